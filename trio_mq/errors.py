@@ -1,0 +1,117 @@
+"""The one error tree of trio-mq. Every class says who is to blame and which exit code a command ends with.
+
+::
+
+    TrioMQError                      1
+    ├── ProtocolError                1
+    │   ├── LocalProtocolError       1   we tried to send something that the format cannot hold
+    │   └── RemoteProtocolError      1   the peer's bytes break the format
+    │       ├── FrameError           1   the connection cannot go on
+    │       ├── HeaderError          1   one request cannot be read, or lacks a field
+    │       └── BodyError            1   one body cannot be read
+    ├── StoreError                   20
+    │   ├── StoreLocked              21  another process owns the store
+    │   ├── StoreDamaged             22  files contradict each other, a start would lose data
+    │   ├── StoreFull                23  no room on the disk
+    │   └── ForeignFormat            24  not a store, or one with other sizes than configured
+    ├── RequestRefused               1   a request was understood and is refused, with the peers' response code
+    ├── PeerUnavailable              30  nobody answers at an address
+    ├── AddressInUse                 31  a port that we should listen on is taken
+    └── ConfigError                  2   a setting, a file of settings or a command line is wrong
+
+Exit codes are part of the public interface: ``docs/reference/exit-codes.md``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TrioMQError(Exception):
+    """Root of all errors that trio-mq raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ProtocolError(TrioMQError):
+    """Bytes and values do not fit together."""
+
+
+class LocalProtocolError(ProtocolError):
+    """A value of ours cannot be written in the format."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """Bytes from outside break the format."""
+
+
+class FrameError(RemoteProtocolError):
+    """A frame lies about its length or its kind; the connection has to be closed."""
+
+
+class HeaderError(RemoteProtocolError):
+    """A command header does not parse or lacks a required field."""
+
+
+class BodyError(RemoteProtocolError):
+    """A command body does not parse."""
+
+
+class StoreError(TrioMQError):
+    """Something is wrong with the files of a store."""
+
+    exit_code = 20
+
+
+class StoreLocked(StoreError):
+    """Another process has the store open."""
+
+    exit_code = 21
+
+
+class StoreDamaged(StoreError):
+    """Files contradict each other in a way that a start would not survive without loss."""
+
+    exit_code = 22
+
+
+class StoreFull(StoreError):
+    """The disk has no room, or is over the configured limit."""
+
+    exit_code = 23
+
+
+class ForeignFormat(StoreError):
+    """The path is not a store, or was written with other sizes than the settings say."""
+
+    exit_code = 24
+
+
+class RequestRefused(TrioMQError):
+    """A request that is answered with an error code of the peers.
+
+    ``code`` is a :class:`trio_mq.protocol.codes.ResponseCode`, the text becomes the remark of the reply.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class PeerUnavailable(TrioMQError):
+    """No connection to an address, or no answer in time."""
+
+    exit_code = 30
+
+
+class AddressInUse(TrioMQError):
+    """A listening address is taken by another process."""
+
+    exit_code = 31
+
+
+class ConfigError(TrioMQError):
+    """A setting is unknown, out of range or contradicts another one."""
+
+    exit_code = 2
