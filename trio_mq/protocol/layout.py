@@ -1,9 +1,11 @@
 """Sizes, magic numbers and packing of everything a store keeps outside the record bodies.
 
-In: raw bytes of a queue file, an index file or the checkpoint file. Out: small tuples and values, and back.
-Called by the record codec, by ``store`` and by ``recovery``. All numbers are big-endian and signed.
+In: raw bytes of a queue file, an index file or the checkpoint file. Out: small tuples and values,
+and back. Called by the record codec, by ``store`` and by ``recovery``. All numbers are big-endian
+and signed.
 
-Format: the Apache classes ConsumeQueue, BatchConsumeQueue, IndexHeader, IndexFile, StoreCheckpoint, CommitLog.
+Format: the Apache classes ConsumeQueue, BatchConsumeQueue, IndexHeader, IndexFile, StoreCheckpoint,
+CommitLog.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import attrs
 from trio_mq.errors import LocalProtocolError, StoreDamaged
 from trio_mq.protocol.message import java_hash
 
-# --- commit log record -----------------------------------------------------------------------------------------
+# --- commit log record ----------------------------------------------------------------------------
 
 MAGIC_V1: Final = -626843481
 """Record with a topic length of one byte (0xDAA320A7)."""
@@ -38,11 +40,12 @@ IPV6_HOST_EXTRA: Final = 12
 
 BLANK: Final = struct.Struct(">ii")
 
-# --- consume queue ---------------------------------------------------------------------------------------------
+# --- consume queue --------------------------------------------------------------------------------
 
 
 class QueueEntry(NamedTuple):
-    """One entry of a simple consume queue: 20 bytes. A NamedTuple, since millions are read in a row."""
+    """One entry of a simple consume queue: 20 bytes. A NamedTuple, since millions are read in a
+    row."""
 
     log_offset: int
     size: int
@@ -100,7 +103,7 @@ def unpack_batch_queue_entry(data: bytes, pos: int = 0) -> BatchQueueEntry:
     return BatchQueueEntry._make(BATCH_QUEUE_ENTRY.unpack_from(data, pos))
 
 
-# --- key index -------------------------------------------------------------------------------------------------
+# --- key index ------------------------------------------------------------------------------------
 
 
 class IndexHeader(NamedTuple):
@@ -115,7 +118,8 @@ class IndexHeader(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """One entry of an index file: 20 bytes. ``previous`` is the next older entry of the chain, 0 ends it."""
+    """One entry of an index file: 20 bytes. ``previous`` is the next older entry of the chain, 0
+    ends it."""
 
     key_hash: int
     log_offset: int
@@ -137,7 +141,8 @@ def pack_index_header(header: IndexHeader) -> bytes:
 
 
 def unpack_index_header(data: bytes, pos: int = 0) -> IndexHeader:
-    """The header at ``pos``; a stored count below 1 is read as 1, which is what an unwritten file means."""
+    """The header at ``pos``; a stored count below 1 is read as 1, which is what an unwritten file
+    means."""
     header = IndexHeader._make(INDEX_HEADER.unpack_from(data, pos))
     return header if header.index_count > 0 else header._replace(index_count=1)
 
@@ -153,7 +158,8 @@ def unpack_index_entry(data: bytes, pos: int = 0) -> IndexEntry:
 
 
 def index_file_size(slots: int, entries: int) -> int:
-    """Bytes of an index file with ``slots`` hash slots and room for ``entries`` (entry 0 stays unused)."""
+    """Bytes of an index file with ``slots`` hash slots and room for ``entries`` (entry 0 stays
+    unused)."""
     return INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slots + INDEX_ENTRY_SIZE * entries
 
 
@@ -163,12 +169,14 @@ def index_slot_position(slot: int) -> int:
 
 
 def index_entry_position(number: int, slots: int) -> int:
-    """Byte position of entry ``number`` (1 is the first that is used) in a file with ``slots`` slots."""
+    """Byte position of entry ``number`` (1 is the first that is used) in a file with ``slots``
+    slots."""
     return INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slots + INDEX_ENTRY_SIZE * number
 
 
 def index_key_hash(key: str) -> int:
-    """The hash that an index file keeps of a key text ``topic#key`` (Apache: IndexFile.indexKeyHashMethod).
+    """The hash that an index file keeps of a key text ``topic#key`` (Apache:
+    IndexFile.indexKeyHashMethod).
 
     The absolute value of the Java hash; the one value that has none (-2147483648) becomes 0.
     """
@@ -176,7 +184,7 @@ def index_key_hash(key: str) -> int:
     return 0 if value == -0x8000_0000 else abs(value)
 
 
-# --- checkpoint ------------------------------------------------------------------------------------------------
+# --- checkpoint -----------------------------------------------------------------------------------
 
 CHECKPOINT_SIZE: Final = 4096
 _CHECKPOINT: Final = struct.Struct(">qqqqq")
@@ -185,9 +193,11 @@ _SAFETY_MS: Final = 3000  # timestamps run ahead of the flush by less than this
 
 @attrs.frozen
 class Checkpoint:
-    """The file ``checkpoint`` of a store (Apache: StoreCheckpoint). Timestamps are of stored messages, in ms.
+    """The file ``checkpoint`` of a store (Apache: StoreCheckpoint). Timestamps are of stored
+    messages, in ms.
 
-    ``rest`` holds bytes 40..4095, which other programs may use; they are written back as they were read.
+    ``rest`` holds bytes 40..4095, which other programs may use; they are written back as they were
+    read.
     """
 
     physic_timestamp_ms: int = 0
@@ -199,7 +209,8 @@ class Checkpoint:
 
     @property
     def min_timestamp_ms(self) -> int:
-        """Everything stored up to here is in the log and in the queues on disk, with 3 s of safety."""
+        """Everything stored up to here is in the log and in the queues on disk, with 3 s of
+        safety."""
         return max(0, min(self.physic_timestamp_ms, self.logics_timestamp_ms) - _SAFETY_MS)
 
     @property
@@ -229,8 +240,9 @@ def pack_checkpoint(checkpoint: Checkpoint) -> bytes:
 def unpack_checkpoint(data: bytes) -> Checkpoint | None:
     """The values of a checkpoint file, or None if they are unknown.
 
-    An empty or short file is what a power loss leaves behind; it says nothing, so the caller has to take the
-    careful path. A longer file is not a checkpoint at all and raises :class:`StoreDamaged`.
+    An empty or short file is what a power loss leaves behind; it says nothing, so the caller has to
+    take the careful path. A longer file is not a checkpoint at all and raises
+    :class:`StoreDamaged`.
     """
     if len(data) > CHECKPOINT_SIZE:
         raise StoreDamaged(
@@ -239,4 +251,5 @@ def unpack_checkpoint(data: bytes) -> Checkpoint | None:
         )
     if len(data) < CHECKPOINT_SIZE:
         return None
-    return Checkpoint(*_CHECKPOINT.unpack_from(data), rest=bytes(data[_CHECKPOINT.size :]))
+    physic, logics, index, master, confirm = _CHECKPOINT.unpack_from(data)
+    return Checkpoint(physic, logics, index, master, confirm, bytes(data[_CHECKPOINT.size :]))

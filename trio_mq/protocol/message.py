@@ -1,10 +1,11 @@
-"""What a message carries besides its record: hashes, hosts, ids, batch bodies and compressed bodies.
+"""What a message carries besides its record: hashes, hosts, ids, batch bodies and compressed
+bodies.
 
-In and out: text, bytes and small values. Called by the record codec, the processors, the store's index and
-clients. Pure: addresses are numbers here, nothing is resolved, and time is an argument.
+In and out: text, bytes and small values. Called by the record codec, the processors, the store's
+index and clients. Pure: addresses are numbers here, nothing is resolved, and time is an argument.
 
-Format: Apache's MessageDecoder (ids, batch items), MessageClientIDSetter (unique ids), MessageSysFlag and
-CompressionType (bodies), Java's String.hashCode (tags and index keys).
+Format: Apache's MessageDecoder (ids, batch items), MessageClientIDSetter (unique ids),
+MessageSysFlag and CompressionType (bodies), Java's String.hashCode (tags and index keys).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import attrs
 from trio_mq.errors import BodyError, HeaderError, LocalProtocolError
 from trio_mq.protocol.codes import MessageFlag
 
-# --- hashes ----------------------------------------------------------------------------------------------------
+# --- hashes ---------------------------------------------------------------------------------------
 
 _CHUNK: Final = 256
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_CHUNK - 1, -1, -1))
@@ -69,14 +70,15 @@ def tags_code_of(tags: bytes) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """The number that a consume queue keeps of a message's ``TAGS``: hash of the whole text, 0 without tags.
+    """The number that a consume queue keeps of a message's ``TAGS``: hash of the whole text, 0
+    without tags.
 
     Apache: MessageExtBrokerInner.tagsString2tagsCode. ``A || B`` is one text too.
     """
     return java_hash(tags) if tags else 0
 
 
-# --- hosts and ids ---------------------------------------------------------------------------------------------
+# --- hosts and ids --------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -135,7 +137,8 @@ HOST_V6_SIZE: Final = 20
 
 
 def offset_message_id(host: Host, log_offset: int) -> str:
-    """The id that a broker gives: store host and log offset as 32 (IPv4) or 56 (IPv6) upper-case hex digits.
+    """The id that a broker gives: store host and log offset as 32 (IPv4) or 56 (IPv6) upper-case
+    hex digits.
 
     Apache: MessageDecoder.createMessageId.
     """
@@ -143,7 +146,8 @@ def offset_message_id(host: Host, log_offset: int) -> str:
 
 
 def parse_offset_message_id(text: str) -> tuple[Host, int]:
-    """Store host and log offset of a message id in either case; anything else raises :class:`HeaderError`."""
+    """Store host and log offset of a message id in either case; anything else raises
+    :class:`HeaderError`."""
     try:
         data = bytes.fromhex(text) if len(text) in (32, 56) else b""
     except ValueError:
@@ -158,9 +162,9 @@ def parse_offset_message_id(text: str) -> tuple[Host, int]:
 class UniqueIds:
     """Makes ``UNIQ_KEY`` values as a client does (Apache: MessageClientIDSetter).
 
-    32 (IPv4) or 56 (IPv6) hex digits: address, process id (16 bits), a number per process (32 bits, Apache's
-    class loader hash), milliseconds since the start of the month in local time (32 bits), counter (16 bits).
-    One producer of ids per process and ``process_number``.
+    32 (IPv4) or 56 (IPv6) hex digits: address, process id (16 bits), a number per process (32 bits,
+    Apache's class loader hash), milliseconds since the start of the month in local time (32 bits),
+    counter (16 bits). One producer of ids per process and ``process_number``.
     """
 
     def __init__(self, ip: str, pid: int, process_number: int, zone: tzinfo | None = None) -> None:
@@ -189,7 +193,7 @@ class UniqueIds:
         self._month_end_ms = int(start.replace(year=year, month=month + 1).timestamp() * 1000)
 
 
-# --- batch bodies ----------------------------------------------------------------------------------------------
+# --- batch bodies ---------------------------------------------------------------------------------
 
 
 class BatchItem(NamedTuple):
@@ -257,20 +261,20 @@ def join_batch(items: Iterable[BatchItem]) -> bytes:
     return b"".join(parts)
 
 
-# --- compressed bodies -----------------------------------------------------------------------------------------
+# --- compressed bodies ----------------------------------------------------------------------------
 
 _COMPRESSED: Final = int(MessageFlag.COMPRESSED)  # plain ints: & with an enumeration costs 0.5 us
 _COMPRESSION_MASK: Final = 0x700
 MAX_PLAIN_BODY_BYTES: Final = 64 * 1024 * 1024
-"""A body inflates to at most this: 16 times the largest body that a broker takes by default. Beyond it, a few
-kilobytes from outside could claim gigabytes of memory."""
+"""A body inflates to at most this: 16 times the largest body that a broker takes by default. Beyond
+it, a few kilobytes from outside could claim gigabytes of memory."""
 
 
 def decompress(body: bytes, sys_flag: int, max_bytes: int = MAX_PLAIN_BODY_BYTES) -> bytes:
     """The body as the producer gave it: inflated when the flags of its record say so.
 
-    Raises :class:`BodyError` for an unknown kind, a broken stream and a result above ``max_bytes``, and
-    :class:`LocalProtocolError` when the package for LZ4 or ZSTD is not installed.
+    Raises :class:`BodyError` for an unknown kind, a broken stream and a result above ``max_bytes``,
+    and :class:`LocalProtocolError` when the package for LZ4 or ZSTD is not installed.
     """
     if not sys_flag & _COMPRESSED:
         return body
@@ -303,7 +307,7 @@ def _inflate_lz4(body: bytes, max_bytes: int) -> bytes:
 
 
 _ZSTD_STEP_BYTES: Final = 256
-# A block of 4 bytes can stand for 128 KiB and the package has no output limit, so one step makes 8 MiB at most.
+# A block of 4 bytes can stand for 128 KiB and the package has no output limit: 8 MiB a step.
 
 
 def _inflate_zstd(body: bytes, max_bytes: int) -> bytes:

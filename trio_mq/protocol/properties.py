@@ -1,8 +1,9 @@
 """Message properties: ``name 0x01 value 0x02``, repeated, as one UTF-8 text.
 
 In: the raw property bytes of a record or a request, or a mapping. Out: the other one, or one value.
-Called by the record codec, the send and pull processors and the index. On hot paths only the bytes functions
-are used (:func:`get`, :func:`append`, :func:`remove`); they agree with :func:`parse` on every input.
+Called by the record codec, the send and pull processors and the index. On hot paths only the bytes
+functions are used (:func:`get`, :func:`append`, :func:`remove`); they agree with :func:`parse` on
+every input.
 
 Format: Apache's MessageDecoder (text) and MessageConst (names).
 """
@@ -90,8 +91,9 @@ _SEPARATOR_BYTE: Final = 0x02
 def parse(data: bytes) -> dict[str, str]:
     """All properties of a raw property text (Apache: MessageDecoder.string2messageProperties).
 
-    The last terminator may be missing. A piece without a name or without a value is dropped, and a later
-    property replaces an earlier one of the same name. Bytes that are not UTF-8 become U+FFFD, as in Java.
+    The last terminator may be missing. A piece without a name or without a value is dropped, and a
+    later property replaces an earlier one of the same name. Bytes that are not UTF-8 become U+FFFD,
+    as in Java.
     """
     found: dict[str, str] = {}
     for piece in str(data, "utf-8", "replace").split(PROPERTY_SEPARATOR):
@@ -102,10 +104,11 @@ def parse(data: bytes) -> dict[str, str]:
 
 
 def encode(properties: Mapping[str, str | None]) -> bytes:
-    """The property text of a mapping, every pair terminated; pairs without a value (None) are left out.
+    """The property text of a mapping, every pair terminated; pairs without a value (None) are left
+    out.
 
-    Raises :class:`LocalProtocolError` when a name or value holds a separator, since readers would see
-    other properties than were written.
+    Raises :class:`LocalProtocolError` when a name or value holds a separator, since readers would
+    see other properties than were written.
     """
     parts: list[str] = []
     for name, value in properties.items():
@@ -113,15 +116,16 @@ def encode(properties: Mapping[str, str | None]) -> bytes:
             continue
         if not name or NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name + value:
             raise LocalProtocolError(
-                f"property {name!r} cannot be stored: a name must not be empty, and neither 0x02 nor, "
-                "in names, 0x01 may occur"
+                f"property {name!r} cannot be stored: its name must not be empty, 0x02 must not "
+                "occur, and 0x01 only in the value"
             )
         parts.append(f"{name}\x01{value}\x02")
     return "".join(parts).encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
 
 
 def get(data: bytes, name: bytes) -> bytes | None:
-    """The value that :func:`parse` would give for ``name``, without parsing the rest; None if there is none.
+    """The value that :func:`parse` would give for ``name``, without parsing the rest; None if there
+    is none.
 
     Searched from the end, because the last of several equal names counts.
     """
