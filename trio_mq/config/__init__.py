@@ -1,0 +1,29 @@
+"""Settings: frozen values per subsystem, read from Apache's ``broker.conf``, ``--set`` and flags.
+
+The peers' key names live in this package only. :func:`load` makes a :class:`Settings`; every
+subsystem takes its own part of it. A host and port pair is an :class:`Address` everywhere.
+"""
+
+from __future__ import annotations
+
+from trio_mq.config.addresses import Address, parse_address, parse_host
+from trio_mq.config.broker import BrokerSettings, NetSettings
+from trio_mq.config.load import Given, load
+from trio_mq.config.nameserver import NameServerSettings
+from trio_mq.config.settings import Notice, Settings
+from trio_mq.config.store import FlushDiskType, StoreSettings
+
+__all__ = [
+    "Address",
+    "BrokerSettings",
+    "FlushDiskType",
+    "Given",
+    "NameServerSettings",
+    "NetSettings",
+    "Notice",
+    "Settings",
+    "StoreSettings",
+    "load",
+    "parse_address",
+    "parse_host",
+]

@@ -1,0 +1,233 @@
+"""Layers of given settings to one :class:`Settings`: defaults, a file, ``--set``, then flags.
+
+In: the path of a file in Apache's properties form, ``KEY=VALUE`` texts, and flags as
+:class:`Given`. Out: typed settings with the origin of each value, and notices for what has no
+effect; or a ConfigError that names place, key and legal values. Called by the command line.
+Reading the file is the only IO.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from trio_mq.config import properties
+from trio_mq.config.addresses import ANY_HOSTS
+from trio_mq.config.broker import BrokerSettings, NetSettings
+from trio_mq.config.known import OBSOLETE, REFUSED, apache_keys
+from trio_mq.config.nameserver import NameServerSettings
+from trio_mq.config.settings import SECTIONS, Notice, SettingInfo, Settings, catalogue
+from trio_mq.config.store import CQ_ENTRY_BYTES, StoreSettings
+from trio_mq.errors import ConfigError
+
+_OURS: Final[Mapping[str, SettingInfo]] = {
+    key: info for info in catalogue() for key in (info.meta.key, *info.meta.aliases)
+}
+
+
+@attrs.frozen
+class Given:
+    """A value as somebody gave it; `origin` is ``FILE:LINE``, ``--set``, or the flag."""
+
+    key: str
+    text: str
+    origin: str
+
+
+def load(
+    *,
+    file: str | None = None,
+    overrides: Sequence[str] = (),
+    flags: Iterable[Given] = (),
+    strict: bool = False,
+) -> Settings:
+    """The effective settings; later layers win.
+
+    `overrides` are ``KEY=VALUE`` texts, in which an unknown key is an error: it was typed just
+    now. In a file it is a notice, unless `strict`; then each key without effect is an error.
+    """
+    notices: list[Notice] = []
+    given = [*_from_file(file, notices), *map(_from_override, overrides), *flags]
+    chosen: dict[str, tuple[Given, object]] = {}
+    for item in given:
+        info = _OURS.get(item.key)
+        if info is None:
+            notices.append(_not_ours(item))
+        else:
+            chosen[info.meta.key] = (item, _typed(info, item, notices))
+    idle = [notice for notice in notices if notice.kind in ("unknown", "unused")]
+    if strict and idle:
+        listed = "; ".join(f"{notice.origin}: {notice.text}" for notice in idle)
+        raise ConfigError(f"strict settings: {listed}")
+    settings = _build(chosen)
+    _check(settings)
+    return attrs.evolve(settings, notices=(*notices, *_advice(settings)))
+
+
+def _from_file(path: str | None, notices: list[Notice]) -> list[Given]:
+    if path is None:
+        return []
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings in {path}: {error.strerror}") from error
+    given: list[Given] = []
+    lines: dict[str, int] = {}
+    for entry in properties.parse(data, path):
+        origin = f"{path}:{entry.line}"
+        key = _OURS[entry.key].meta.key if entry.key in _OURS else entry.key
+        if key in lines:
+            text = f"{key} was given in line {lines[key]} already; the last one counts"
+            notices.append(Notice("note", key, origin, text))
+        lines[key] = entry.line
+        given.append(Given(entry.key, entry.value, origin))
+    return given
+
+
+def _from_override(text: str) -> Given:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r}: write KEY=VALUE")
+    return Given(key.strip(), value.strip(), "--set")
+
+
+def _typed(info: SettingInfo, item: Given, notices: list[Notice]) -> object:
+    kind = info.meta.kind
+    try:
+        value = kind.parse(item.text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{item.origin}: {item.key} = {item.text!r}: {error}; legal: {kind.legal}"
+        ) from error
+    if kind.clamp is not None:
+        low, high = kind.clamp
+        moved = max(low, min(high, value))
+        if moved != value:
+            text = f"{item.key} = {value} has the effect of {moved}: legal: {low} to {high}"
+            notices.append(Notice("note", item.key, item.origin, text))
+        value = moved
+    return value
+
+
+def _not_ours(item: Given) -> Notice:
+    """What to say about a key that we do not act on; ConfigError where saying is not enough."""
+    known = apache_keys().get(item.key)
+    if known is None:
+        return _unknown(item)
+    problem = known.problem(item.text)
+    if problem is not None:
+        raise ConfigError(f"{item.origin}: {item.key} = {item.text!r}: {problem}")
+    refusal = REFUSED.get(item.key)
+    if refusal is not None and item.text.lower() not in refusal.allowed:
+        raise ConfigError(
+            f"{item.origin}: {item.key} = {item.text} {refusal.reason}; "
+            "remove the key to serve without"
+        )
+    text = f"{item.key} is known to Apache, not used here"
+    return Notice("unused", item.key, item.origin, text, lost=not known.is_default(item.text))
+
+
+def _unknown(item: Given) -> Notice:
+    if item.key in OBSOLETE:
+        text = f"{item.key} is obsolete; Apache 5.4 does not use it either"
+        return Notice("unused", item.key, item.origin, text, lost=False)
+    near = nearest(item.key)
+    text = f"unknown key {item.key}" + (f"; did you mean {near}?" if near else "")
+    if item.origin == "--set":
+        raise ConfigError(f"--set: {text}")
+    return Notice("unknown", item.key, item.origin, text)
+
+
+def nearest(key: str) -> str | None:
+    """The known key that looks most like `key`, one that we act on before one of Apache's."""
+    import difflib  # only needed for a misspelt key
+
+    for keys in (_OURS, apache_keys()):
+        by_lower = {known.lower(): known for known in keys}
+        found = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.8)
+        if found:
+            return by_lower[found[0]]
+    return None
+
+
+def _build(chosen: Mapping[str, tuple[Given, object]]) -> Settings:
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    origins: dict[str, str] = {}
+    for key, (item, value) in chosen.items():
+        info = _OURS[key]
+        values[info.section][info.name] = value
+        origins[key] = item.origin
+    store = StoreSettings(**values["store"])
+    entries = -(-store.mapped_file_size_consume_queue // CQ_ENTRY_BYTES)
+    store = attrs.evolve(
+        store,
+        path=os.path.abspath(store.path),
+        mapped_file_size_consume_queue=entries * CQ_ENTRY_BYTES,
+    )
+    nameserver = NameServerSettings(**values["nameserver"])
+    if nameserver.kv_config_path is None:
+        path = os.path.join(store.path, "namesrv", "kvConfig.json")
+        nameserver = attrs.evolve(nameserver, kv_config_path=path)
+    return Settings(
+        broker=BrokerSettings(**values["broker"]),
+        store=store,
+        nameserver=nameserver,
+        net=NetSettings(**values["net"]),
+        origins=origins,
+    )
+
+
+def _check(settings: Settings) -> None:
+    """Refuse settings that contradict each other."""
+    broker, nameserver = settings.broker, settings.nameserver
+    if broker.fast_listen_port is not None and broker.fast_listen_port < 1:
+        raise ConfigError(
+            f"listenPort = {broker.listen_port} ({settings.origin('listenPort')}) leaves nothing "
+            "for the fast port, which is listenPort - 2; take a higher port, or turn it off "
+            "with enableFastPort = false (--no-fast-port)"
+        )
+    if not nameserver.enabled or not nameserver.listen.port:
+        return
+    hosts = {broker.listen_host, nameserver.listen.host}
+    if len(hosts) > 1 and not hosts & ANY_HOSTS:
+        return
+    wanted = (("listenPort", broker.listen_port), ("the fast port", broker.fast_listen_port))
+    for what, port in wanted:
+        if port == nameserver.listen.port:
+            raise ConfigError(
+                f"port {port} is wanted twice: as {what} of the broker, and by nameserverListen "
+                f"({settings.origin('nameserverListen')}); give one of them another port, "
+                "or 0 for a free one"
+            )
+
+
+def _advice(settings: Settings) -> list[Notice]:
+    """What is allowed but probably not meant."""
+    broker = settings.broker
+    found: list[Notice] = []
+
+    def note(key: str, text: str) -> None:
+        found.append(Notice("note", key, settings.origin(key), text))
+
+    if broker.broker_id:
+        text = "clients send only to a broker with id 0"
+        note("brokerId", f"brokerId = {broker.broker_id}: {text}")
+    if not settings.nameserver.enabled and not broker.nameservers:
+        text = "no name server here and none to register at, so clients cannot find the broker"
+        note("nameserverEnable", text)
+    host = broker.advertise_host
+    if host is not None and _is_loopback(broker.listen_host) and not _is_loopback(host):
+        text = (
+            f"clients are sent to brokerIP1 = {host}, but the broker listens on "
+            f"{broker.listen_host} only; bindAddress = 0.0.0.0 (or --listen) opens it"
+        )
+        note("brokerIP1", text)
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

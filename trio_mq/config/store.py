@@ -1,0 +1,267 @@
+"""Settings of the store: where it is, how large its files are, when they are synced and when they
+go.
+
+Defaults are those of Apache RocketMQ 5.4.0 (MessageStoreConfig), except where the text of a setting
+says otherwise. Sizes and file names are described by the page on file formats.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import Final
+
+import attrs
+
+from trio_mq.config import kinds
+from trio_mq.config.declare import setting
+from trio_mq.config.kinds import FLAG, delay_levels_ms, integer
+
+MIB: Final = 1024 * 1024
+CQ_ENTRY_BYTES: Final = 20
+
+
+class FlushDiskType(enum.Enum):
+    """When a send is answered: after the sync that covers it, or before."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+@attrs.frozen(kw_only=True)
+class StoreSettings:
+    """Where the store is, how large its files are, when they are synced and when they go."""
+
+    path: str = setting(
+        "storePathRootDir",
+        kinds.PATH,
+        "./trio-mq-store",
+        "Directory of the store; it is created. Apache's default is `store` in the home directory.",
+    )
+    commit_log_path: str | None = setting(
+        "storePathCommitLog",
+        kinds.COMMIT_LOG_PATH,
+        None,
+        "Directory of the commit log, for a disk of its own.",
+        default_text="`commitlog` in the store",
+    )
+    mapped_file_size_commit_log: int = setting(
+        "mappedFileSizeCommitLog",
+        integer(4096),
+        1024 * MIB,
+        "Bytes of a commit log file. It cannot be changed for an existing store.",
+        aliases=("mapedFileSizeCommitLog",),
+    )
+    mapped_file_size_consume_queue: int = setting(
+        "mappedFileSizeConsumeQueue",
+        integer(CQ_ENTRY_BYTES, 2_000_000_000),
+        300_000 * CQ_ENTRY_BYTES,
+        "Bytes of a consume queue file, rounded up to whole entries of 20. Not to be changed for "
+        "an existing store.",
+        aliases=("mapedFileSizeConsumeQueue",),
+    )
+    mapped_file_size_batch_consume_queue: int = setting(
+        "mapperFileSizeBatchConsumeQueue",
+        integer(46),
+        300_000 * 46,
+        "Bytes of a batch consume queue file. Not to be changed for an existing store.",
+        aliases=("mappedFileSizeBatchConsumeQueue",),
+    )
+    message_index_enable: bool = setting(
+        "messageIndexEnable",
+        FLAG,
+        True,
+        "Whether messages can be found by key: writes index files.",
+    )
+    max_hash_slot_num: int = setting(
+        "maxHashSlotNum",
+        integer(1),
+        5_000_000,
+        "Hash slots of an index file. Not to be changed for an existing store.",
+    )
+    max_index_num: int = setting(
+        "maxIndexNum",
+        integer(2),
+        20_000_000,
+        "Entries of an index file. Not to be changed for an existing store.",
+    )
+    max_message_size: int = setting(
+        "maxMessageSize",
+        integer(1, 16 * MIB),
+        4 * MIB,
+        "Longest body in bytes; a longer one is refused.",
+    )
+    max_topic_length: int = setting(
+        "maxTopicLength", integer(1, 255), 127, "Longest topic name in characters."
+    )
+    auto_message_version_on_topic_len: bool = setting(
+        "autoMessageVersionOnTopicLen",
+        FLAG,
+        True,
+        "Whether names over 127 characters are stored in the second record format.",
+    )
+    enabled_append_prop_crc: bool = setting(
+        "enabledAppendPropCRC", FLAG, False, "Whether each record gets a checksum over all of it."
+    )
+    check_crc_on_recover: bool = setting(
+        "checkCRCOnRecover",
+        FLAG,
+        True,
+        "Whether a start compares the checksums of the last messages.",
+    )
+    flush_disk_type: FlushDiskType = setting(  # noqa: RUF009 - declares a field
+        "flushDiskType",
+        kinds.choice(FlushDiskType),
+        FlushDiskType.ASYNC_FLUSH,
+        "SYNC_FLUSH answers a send after its record is synced; ASYNC_FLUSH syncs in the "
+        "background.",
+    )
+    sync_flush_timeout_ms: int = setting(
+        "syncFlushTimeout",
+        integer(1),
+        5000,
+        "A send that waits longer for its sync is answered with a time-out (ms).",
+    )
+    flush_interval_commit_log_ms: int = setting(
+        "flushIntervalCommitLog",
+        integer(1),
+        500,
+        "How often the commit log is synced with ASYNC_FLUSH (ms).",
+    )
+    flush_commit_log_thorough_interval_ms: int = setting(
+        "flushCommitLogThoroughInterval",
+        integer(1),
+        10_000,
+        "How often it is synced however little is new (ms).",
+    )
+    flush_commit_log_least_pages: int = setting(
+        "flushCommitLogLeastPages",
+        integer(0),
+        4,
+        "Pages of 4096 bytes that must be new for a sync in between.",
+    )
+    flush_interval_consume_queue_ms: int = setting(
+        "flushIntervalConsumeQueue", integer(1), 1000, "How often consume queues are synced (ms)."
+    )
+    flush_consume_queue_thorough_interval_ms: int = setting(
+        "flushConsumeQueueThoroughInterval",
+        integer(1),
+        60_000,
+        "How often they are synced however little is new (ms).",
+    )
+    flush_consume_queue_least_pages: int = setting(
+        "flushConsumeQueueLeastPages",
+        integer(0),
+        2,
+        "Pages of 4096 bytes that must be new for a sync in between.",
+    )
+    file_reserved_time_hours: int = setting(
+        "fileReservedTime",
+        integer(1, what="whole hours"),
+        72,
+        "Files older than this are deleted (hours).",
+    )
+    delete_when: tuple[int, ...] = setting(
+        "deleteWhen",
+        kinds.HOURS,
+        (4,),
+        "Hours of the day, in the time zone of the process, when old files go.",
+    )
+    clean_resource_interval_ms: int = setting(
+        "cleanResourceInterval",
+        integer(10),
+        10_000,
+        "How often age of files and use of the disk are looked at (ms).",
+    )
+    delete_commit_log_files_interval_ms: int = setting(
+        "deleteCommitLogFilesInterval",
+        integer(0),
+        100,
+        "Pause between two deleted files of the commit log (ms).",
+    )
+    delete_file_batch_max: int = setting(
+        "deleteFileBatchMax", integer(1), 10, "Most files of the commit log that one look deletes."
+    )
+    disk_max_used_space_ratio: int = setting(
+        "diskMaxUsedSpaceRatio",
+        integer(0, 100, what="percent", clamp=(10, 95)),
+        75,
+        "Use of the disk (percent) from which old files go at any hour.",
+    )
+    disk_space_clean_forcibly_ratio: int = setting(
+        "diskSpaceCleanForciblyRatio",
+        integer(0, 100, what="percent", clamp=(1, 85)),
+        85,
+        "Use of the disk (percent) from which files go whatever their age. Apache takes less "
+        "than 30 as 30.",
+    )
+    disk_space_warning_level_ratio: int = setting(
+        "diskSpaceWarningLevelRatio",
+        integer(0, 100, what="percent", clamp=(1, 90)),
+        90,
+        "Use of the disk (percent) from which sends are refused. Apache takes less than 35 as 35.",
+    )
+    clean_file_forcibly_enable: bool = setting(
+        "cleanFileForciblyEnable",
+        FLAG,
+        True,
+        "Whether files may go before their age when the disk is nearly full.",
+    )
+    message_delay_level: str = setting(
+        "messageDelayLevel",
+        kinds.DELAY_LEVELS,
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "Delay of each level; retries use the levels from 3 on.",
+    )
+    max_transfer_bytes_in_memory: int = setting(
+        "maxTransferBytesOnMessageInMemory",
+        integer(1),
+        256 * 1024,
+        "Most bytes of one pull of recent messages.",
+    )
+    max_transfer_count_in_memory: int = setting(
+        "maxTransferCountOnMessageInMemory",
+        integer(1),
+        32,
+        "Most messages of one pull of recent messages.",
+    )
+    max_transfer_bytes_in_disk: int = setting(
+        "maxTransferBytesOnMessageInDisk",
+        integer(1),
+        64 * 1024,
+        "Most bytes of one pull of old messages.",
+    )
+    max_transfer_count_in_disk: int = setting(
+        "maxTransferCountOnMessageInDisk",
+        integer(1),
+        8,
+        "Most messages of one pull of old messages.",
+    )
+    access_message_in_memory_max_ratio: int = setting(
+        "accessMessageInMemoryMaxRatio",
+        integer(0, 100, what="percent"),
+        40,
+        "Share of the machine's memory that counts as holding recent messages (percent).",
+    )
+    default_query_max_num: int = setting(
+        "defaultQueryMaxNum",
+        integer(1),
+        32,
+        "Most messages that a query by key returns when it names no limit.",
+    )
+    max_msgs_num_batch: int = setting(
+        "maxMsgsNumBatch",
+        integer(1),
+        64,
+        "Most messages that a query by key returns, whatever it asks for.",
+    )
+
+    @property
+    def commit_log_dir(self) -> str:
+        """Directory of the commit log."""
+        return self.commit_log_path or os.path.join(self.path, "commitlog")
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Delay of each level in ms; the first is level 1."""
+        return delay_levels_ms(self.message_delay_level)
