@@ -7,16 +7,15 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_mq.config.addresses import Address
 from trio_mq.errors import ConfigError
 from trio_mq.net.address import (
-    Address,
     Interface,
     choose_advertised,
     default_route_address,
     parse_address,
     parse_address_list,
     parse_advertised_host,
-    parse_host,
     resolve,
     system_interfaces,
 )
@@ -31,7 +30,6 @@ from trio_mq.net.address import (
         ("[::1]:9876", "::1", 9876),
         ("[FD00:0:0:0:0:0:1:7A]:10911", "fd00::1:7a", 10911),
         ("[fe80::1%eth0]:9876", "fe80::1%eth0", 9876),
-        ("[::ffff:10.0.0.1]:9876", "10.0.0.1", 9876),
     ],
 )
 def test_address_is_read(text, host, port):
@@ -45,30 +43,31 @@ def test_text_form_has_brackets_for_ipv6_only():
 
 @given(st.ip_addresses(), st.integers(1, 65535))
 def test_text_form_reads_back(ip, port):
-    host = parse_host(str(ip))
-    assert parse_address(str(Address(host, port))) == Address(host, port)
+    address = Address(str(ip), port)
+    assert parse_address(str(address)) == address
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("127.0.0.1", "no port"),
-        ("127.0.0.1:", "port ''"),
-        ("127.0.0.1:http", "port 'http'"),
+        ("127.0.0.1:", "no port"),
+        ("127.0.0.1:http", "'http' is not a port from 1 to 65535"),
         ("127.0.0.1:65536", "from 1 to 65535"),
         ("127.0.0.1:0", "from 1 to 65535"),
         ("127.0.0.1:٣", "from 1 to 65535"),
         ("127.0.0.1:-1", "from 1 to 65535"),
-        ("::1:9876", "IPv6 without brackets"),
-        ("[::1:9876", "does not close"),
-        ("[::1]9876", "after the bracket"),
-        ("[localhost]:9876", "not IPv6"),
-        ("[:::1]:9876", "not an IPv6 address"),
-        ("256.0.0.1:9876", "not an IPv4 address"),
-        ("http://a:9876", "URL"),
-        ("a:1,b:2", "separated by ';'"),
-        ("a b:9876", "neither an IP address nor a host name"),
-        (":9876", "neither an IP address nor a host name"),
+        ("::1:9876", "write [IPV6]:PORT"),
+        ("[::1:9876", "not [IPV6]:PORT"),
+        ("[::1]9876", "not [IPV6]:PORT"),
+        ("[localhost]:9876", "brackets belong around a whole IPv6 address"),
+        ("[:::1]:9876", "'[:::1]' is neither an IPv6 address"),
+        ("256.0.0.1:9876", "'256.0.0.1' is not an IPv4 address"),
+        ("http://a:9876", "'http://a' is neither"),
+        ("a:1,b:2", "'a:1,b'"),
+        ("a b:9876", "'a b' is not a host name"),
+        (":9876", "the host is missing"),
+        ("", "no port"),
     ],
 )
 def test_bad_address_is_refused_by_name(text, says):
@@ -94,7 +93,7 @@ def test_c095_list_with_ipv6_gives_both_addresses():
 
 
 def test_c095_error_names_the_bad_element_of_a_list():
-    with pytest.raises(ConfigError, match=r"'::1:9876' is IPv6 without brackets"):
+    with pytest.raises(ConfigError, match=r"namesrvAddr: '::1:9876' can be read in two"):
         parse_address_list("127.0.0.1:9877;::1:9876;ns3:9876")
 
 
@@ -108,7 +107,7 @@ def test_list_skips_empty_elements_and_repetitions():
     [
         ("fd00::1:7a", "fd00::1:7a"),
         ("[::1]", "::1"),
-        ("[FD00::1%eth0]", "fd00::1"),  # a scope id means nothing outside link-local
+        ("[FD00::1]", "fd00::1"),
         ("10.0.0.1", "10.0.0.1"),
         ("broker.local", "broker.local"),
     ],
@@ -120,14 +119,16 @@ def test_c094_advertised_host_is_normalised(text, host):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[fe80::1%eth0]", "link-local"),
+        ("[fe80::1%eth0]", "scope id %eth0"),
         ("fe80::1", "link-local"),
-        ("0.0.0.0", "every address"),
-        ("::", "every address"),
+        ("0.0.0.0", "every interface"),
+        ("::", "every interface"),
         ("ff02::1", "multicast"),
-        ("[::1", "one bracket without the other"),
-        ("fd00::g", "not an IPv6 address"),
-        ("", "neither"),
+        ("224.0.0.1", "multicast"),
+        ("10.0.0.1:10911", "holds a port"),
+        ("[::1", "brackets"),
+        ("fd00::g", "neither an IPv6 address"),
+        ("", "missing"),
     ],
 )
 def test_c094_advertised_host_is_refused_with_the_reason(text, says):

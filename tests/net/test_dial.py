@@ -5,8 +5,8 @@ import socket
 import anyio
 import pytest
 
+from trio_mq.config.addresses import Address
 from trio_mq.errors import PeerUnavailable
-from trio_mq.net.address import Address
 from trio_mq.net.dial import connect, open_pool
 from trio_mq.net.link import open_link
 from trio_mq.protocol.codes import RequestCode, ResponseCode

@@ -6,9 +6,9 @@ import anyio
 import attrs
 import pytest
 
+from trio_mq.config.addresses import Address
 from trio_mq.errors import LocalProtocolError, PeerUnavailable
 from trio_mq.net import link as links
-from trio_mq.net.address import Address
 from trio_mq.net.link import open_link
 from trio_mq.protocol import command as commands
 from trio_mq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode

@@ -2,17 +2,16 @@
 advertises.
 
 In: what users and peers write. Out: an :class:`Address`, or a :class:`ConfigError` that names the
-bad element and says how it is written. Called by settings, by the dialer, by the registrar and at
-the start of a broker. Parsing and choosing are pure; :func:`resolve` asks the system's resolver,
-:func:`system_interfaces` the kernel. Source of the list syntax: Apache
-NettyRemotingClient.updateNameServerAddressList (``host:port;host:port``).
+bad element and says how it is written. Called by the dialer, the registrar, clients, and at the
+start of a broker. Parsing (by :mod:`trio_mq.config.addresses`) and choosing are pure;
+:func:`resolve` asks the system's resolver, :func:`system_interfaces` the kernel. Source of the list
+syntax: Apache NettyRemotingClient.updateNameServerAddressList (``host:port;host:port``).
 """
 
 from __future__ import annotations
 
 import fcntl
 import ipaddress
-import re
 import socket
 import struct
 from collections.abc import Sequence
@@ -21,26 +20,12 @@ from pathlib import Path
 import anyio
 import attrs
 
+from trio_mq.config import addresses
+from trio_mq.config.addresses import Address
 from trio_mq.errors import ConfigError
 from trio_mq.protocol.message import Host
 
-#: Label characters of a host name. The underscore is not in the RFC, but container tools put it
-#: into names.
-_HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?\Z")
 _LOOPBACK_V4 = "127.0.0.1"
-
-
-@attrs.frozen(order=True)
-class Address:
-    """A host name or IP (IPv6 without brackets, compressed) and a TCP port. ``str`` gives the
-    peers' text form.
-    """
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{bracketed(self.host)}:{self.port}"
 
 
 def bracketed(host: str) -> str:
@@ -57,50 +42,21 @@ def parse_address(
     `default_port`; port 0 (take a free one) is accepted for listening only, with `port_zero`.
     """
     element = text.strip()
-    host, port_text = _split(element, what)
-    if port_text is None:
-        if default_port is None:
-            raise ConfigError(f"{what}: {element!r} has no port; write host:port")
-        return Address(parse_host(host, what=what), default_port)
-    lowest = 0 if port_zero else 1
-    # str.isdigit also accepts other scripts' digits, which the peers do not read.
-    if not (port_text.isascii() and port_text.isdigit() and lowest <= int(port_text) <= 65535):
-        raise ConfigError(
-            f"{what}: {element!r} has port {port_text!r}; a port is a number from {lowest} to 65535"
-        )
-    return Address(parse_host(host, what=what), int(port_text))
-
-
-def _split(element: str, what: str) -> tuple[str, str | None]:
-    """Host (brackets kept) and port text, which is None when there is none."""
-    if "://" in element:
-        raise ConfigError(f"{what}: {element!r} is a URL; write only host:port")
-    if "," in element:
-        raise ConfigError(f"{what}: {element!r} holds a comma; addresses are separated by ';'")
-    if element.startswith("["):
-        end = element.find("]")
-        if end < 0:
-            raise ConfigError(f"{what}: {element!r} opens a bracket and does not close it")
-        rest = element[end + 1 :]
-        if rest and not rest.startswith(":"):
-            raise ConfigError(
-                f"{what}: {element!r} has {rest!r} after the bracket; write [IPv6]:port"
-            )
-        return element[: end + 1], rest[1:] if rest else None
-    if element.count(":") > 1:
-        raise ConfigError(
-            f"{what}: {element!r} is IPv6 without brackets, so its port is not clear; "
-            f"write [IPv6]:port"
-        )
-    host, colon, port_text = element.partition(":")
-    return host, port_text if colon else None
+    bare_host = element.endswith("]") or ":" not in element
+    try:
+        if bare_host and element and default_port is not None:
+            return Address(addresses.parse_host(element), default_port)
+        return addresses.parse_address(element, least_port=0 if port_zero else 1)
+    except ValueError as error:
+        raise ConfigError(f"{what}: {error}") from error
 
 
 def parse_address_list(
     text: str, *, what: str = "namesrvAddr", default_port: int | None = 9876
 ) -> tuple[Address, ...]:
-    """Read ``host:port;host:port``. Empty elements are skipped, repeated ones count once, an empty
-    list is ().
+    """Read ``host:port;host:port``; errors name the bad element.
+
+    Empty elements are skipped, repeated ones count once, an empty list is ().
     """
     found: dict[Address, None] = {}
     for element in text.split(";"):
@@ -109,59 +65,22 @@ def parse_address_list(
     return tuple(found)
 
 
-def parse_host(text: str, *, what: str = "host") -> str:
-    """Read a host name, an IPv4 or an IPv6 address, the latter with or without brackets.
-
-    IPv6 comes back compressed and without brackets, an IPv4-mapped one as IPv4. A scope id stays on
-    a link-local address, where it says which link is meant, and is dropped elsewhere, where it says
-    nothing.
-    """
-    host = text.strip()
-    if host.startswith("[") != host.endswith("]"):
-        raise ConfigError(f"{what}: {host!r} has one bracket without the other")
-    bare = host.removeprefix("[").removesuffix("]")
-    if ":" in bare:
-        return _parse_ipv6(bare, what)
-    if bare != host:
-        raise ConfigError(f"{what}: {host!r} has brackets around something that is not IPv6")
-    if bare and all(part.isdigit() for part in bare.split(".")):
-        try:
-            return str(ipaddress.IPv4Address(bare))
-        except ValueError as error:
-            raise ConfigError(f"{what}: {host!r} is not an IPv4 address: {error}") from error
-    if not _HOST_NAME.match(bare):
-        raise ConfigError(f"{what}: {host!r} is neither an IP address nor a host name")
-    return bare
-
-
-def _parse_ipv6(bare: str, what: str) -> str:
-    try:
-        address = ipaddress.IPv6Address(bare)
-    except ValueError as error:
-        raise ConfigError(f"{what}: {bare!r} is not an IPv6 address: {error}") from error
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    if address.scope_id is not None and not address.is_link_local:
-        return str(ipaddress.IPv6Address(int(address)))
-    return str(address)
-
-
 def parse_advertised_host(text: str, *, what: str = "brokerIP1") -> str:
-    """Read the host that a broker tells to others; refuses what cannot mean this machine on another
-    one.
+    """Read the host that a broker tells to others: IPv6 compressed and without brackets.
+
+    Refuses what cannot mean this machine on another one.
     """
-    host = parse_host(text, what=what)
     try:
-        address = ipaddress.ip_address(host)
+        host = addresses.parse_reachable_host(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"{what}: {error}") from error
+    try:
+        ip = ipaddress.ip_address(host)
     except ValueError:
         return host
-    if address.is_unspecified:
-        raise ConfigError(
-            f"{what}: {host} means 'every address' and cannot be connected to; name one"
-        )
-    if address.is_multicast:
+    if ip.is_multicast:
         raise ConfigError(f"{what}: {host} is a multicast address; name one of this machine")
-    if isinstance(address, ipaddress.IPv6Address) and address.is_link_local:
+    if ip.version == 6 and ip.is_link_local:
         raise ConfigError(
             f"{what}: {host} is link-local: it needs a scope id, which differs on every machine, "
             f"so clients elsewhere cannot use it; name a global or unique-local (fd00::/8) address"
@@ -243,7 +162,7 @@ def choose_advertised(
 
 
 def _is_any(host: str) -> bool:
-    return host.strip("[]") in ("0.0.0.0", "::", "*")
+    return host.strip("[]") in addresses.ANY_HOSTS
 
 
 def _unusable(interface: Interface, address: str) -> str | None:

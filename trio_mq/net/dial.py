@@ -17,8 +17,8 @@ import anyio
 import anyio.abc
 import attrs
 
+from trio_mq.config.addresses import Address
 from trio_mq.errors import PeerUnavailable
-from trio_mq.net.address import Address
 from trio_mq.net.link import CALL_TIMEOUT_S, Link, OnRequest
 from trio_mq.protocol.codes import ResponseCode
 from trio_mq.protocol.command import Command

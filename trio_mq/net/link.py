@@ -21,8 +21,8 @@ import anyio
 import anyio.abc
 import attrs
 
+from trio_mq.config.addresses import Address
 from trio_mq.errors import HeaderError, PeerUnavailable
-from trio_mq.net.address import Address
 from trio_mq.protocol import command as commands
 from trio_mq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode
 from trio_mq.protocol.command import Command

@@ -17,8 +17,8 @@ import anyio
 import anyio.abc
 import attrs
 
+from trio_mq.config.addresses import Address
 from trio_mq.errors import PeerUnavailable
-from trio_mq.net.address import Address
 from trio_mq.net.requests import Peer
 from trio_mq.protocol.frames import FrameReader, RawFrame
 from trio_mq.protocol.message import Host
