@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 from collections.abc import Callable
@@ -64,7 +65,11 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make the content durable (fdatasync)."""
+        """Make the content durable (fdatasync), mapped writes included."""
+        ...
+
+    def map(self, size: int) -> memoryview:
+        """The first `size` bytes as writable memory; the caller releases it before the file is cut."""
         ...
 
     def close(self) -> None:
@@ -189,6 +194,10 @@ class RealFile:
     def sync(self) -> None:
         """See :class:`File`."""
         os.fdatasync(self._fd)
+
+    def map(self, size: int) -> memoryview:
+        """See :class:`File`."""
+        return memoryview(mmap.mmap(self._fd, size))
 
     def close(self) -> None:
         """See :class:`File`."""

@@ -1,0 +1,160 @@
+"""From a decoded command to a typed request, and from a typed reply back to bytes.
+
+In: a :class:`Command` and the :class:`Peer` that sent it, from a listener's handler. Out: a reply on that peer.
+Name server and broker each fill a :class:`RequestTable`; this is the one place where errors become response
+codes. Source of the rules: Apache NettyRemotingAbstract.processRequestCommand.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+import attrs
+
+from trio_mq.errors import BodyError, HeaderError, RequestRefused
+from trio_mq.protocol import command as commands
+from trio_mq.protocol import headers
+from trio_mq.protocol.codes import FLAG_RESPONSE, ResponseCode
+from trio_mq.protocol.command import Command
+from trio_mq.protocol.message import Host
+
+log = logging.getLogger("trio_mq.net.requests")
+
+H = TypeVar("H")
+
+
+class Peer(Protocol):
+    """The other end of one connection, as handlers see it."""
+
+    @property
+    def address(self) -> Host:
+        """Where the peer connected from."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send whole frames, in order; never waits, does nothing on a closed connection."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection soon."""
+        ...
+
+
+@attrs.frozen
+class Reply:
+    """What a processor answers. `header` is a typed reply header, `ext` adds fields to it."""
+
+    code: int = ResponseCode.SUCCESS
+    header: object | None = None
+    body: bytes = b""
+    remark: str | None = None
+    ext: Mapping[str, str] | None = None
+
+
+class Deferred(enum.Enum):
+    """Returned by a processor that answers later through :meth:`Call.respond`."""
+
+    TOKEN = 0
+
+
+DEFERRED: Final = Deferred.TOKEN
+
+
+@attrs.define(eq=False)
+class Call:
+    """One request in progress."""
+
+    peer: Peer
+    command: Command
+    now_ms: int
+
+    def respond(self, reply: Reply) -> None:
+        """Send the reply, unless the request was one-way or the peer has gone."""
+        if self.command.is_oneway or self.peer.closed:
+            return
+        self.peer.write(encode_reply(self.command.opaque, reply))
+
+
+def encode_reply(opaque: int, reply: Reply) -> bytes:
+    """The whole frame of a reply to request number `opaque`."""
+    ext = headers.encode(reply.header) if reply.header is not None else {}
+    if reply.ext:
+        ext.update(reply.ext)
+    return commands.encode(
+        Command(
+            code=int(reply.code),
+            ext=ext,
+            body=reply.body,
+            flag=FLAG_RESPONSE,
+            opaque=opaque,
+            remark=reply.remark,
+        )
+    )
+
+
+Processor = Callable[[Call, Any], Reply | Deferred]
+
+
+class RequestTable:
+    """Request code to header type and processor."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._entries: dict[int, tuple[type[Any] | None, Processor]] = {}
+
+    def add(
+        self, code: int, header: type[H] | None, process: Callable[[Call, H], Reply | Deferred]
+    ) -> None:
+        """Let `process` answer requests with `code`; its second argument is None without a header type."""
+        assert code not in self._entries, f"request code {code} has two processors"
+        self._entries[int(code)] = (header, process)
+
+    @property
+    def codes(self) -> list[int]:
+        """All request codes that have a processor."""
+        return sorted(self._entries)
+
+    def handle(self, peer: Peer, command: Command, now_ms: int) -> None:
+        """Answer one request; whatever goes wrong stays with this request."""
+        call = Call(peer, command, now_ms)
+        reply = self.process(call)
+        if reply is not DEFERRED:
+            call.respond(reply)
+
+    def process(self, call: Call) -> Reply | Deferred:
+        """The reply to a call. Errors of the request become replies; :attr:`passed_on` errors get out."""
+        entry = self._entries.get(call.command.code)
+        if entry is None:
+            return Reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f"request code {call.command.code} is not supported by this {self.name}",
+            )
+        header_type, process = entry
+        try:
+            header = headers.decode(header_type, call.command.ext) if header_type else None
+            return process(call, header)
+        except RequestRefused as refusal:
+            return Reply(refusal.code, remark=refusal.remark)
+        except (HeaderError, BodyError) as error:
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except self.passed_on:
+            raise
+        except Exception as error:
+            log.exception(
+                "%s: request code %d from %s failed",
+                self.name,
+                call.command.code,
+                call.peer.address,
+            )
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    #: Errors that are not answers: the owner of the table deals with them.
+    passed_on: tuple[type[Exception], ...] = ()

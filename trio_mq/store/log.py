@@ -1,0 +1,130 @@
+"""The commit log: every message, in the order of arrival, in one row of segments.
+
+In: records that the store encodes into :attr:`CommitLog.staging`, adding their size to :attr:`CommitLog.end`. Out:
+ranges of stored bytes. Records are staged in memory and written with one call by :meth:`write_staged`; nothing of
+a record is visible or acknowledged before that. All calls are synchronous and belong to the loop's thread: an
+append needs no lock.
+
+Offsets (bytes, global): ``start <= durable <= written <= end``. Format: ``docs/reference/store-format.md``; source:
+Apache CommitLog, DefaultAppendMessageCallback.
+"""
+
+from __future__ import annotations
+
+from trio_mq.protocol.layout import BLANK_HEADER_SIZE
+from trio_mq.protocol.record import blank
+from trio_mq.store.disk import Disk
+from trio_mq.store.segments import FilePool, Segments, make_segment_file
+from trio_mq.tasks import Watermark
+
+
+class CommitLog:
+    """An append-only log. Made empty or by recovery, which sets the end of what is valid."""
+
+    def __init__(self, disk: Disk, directory: str, segment_bytes: int) -> None:
+        # Log segments stay open: a reader may want any of them, and there are few.
+        self.segments = Segments(disk, FilePool(disk, limit=4096), directory, segment_bytes)
+        self.disk = disk
+        self.staging = bytearray()
+        #: Where the next record goes, staged ones included.
+        self.end = 0
+        #: Everything before is in the files (survives the end of the process).
+        self.written = 0
+        #: Everything before is on the disk (survives a power cut).
+        self.durable = Watermark()
+        #: End of the file that `end` lies in.
+        self._segment_end = 0
+        self._spare: int | None = None
+
+    def open_at(self, end: int) -> None:
+        """Go on appending at `end`, which recovery found to be the end of the valid records."""
+        assert not self.staging
+        self.end = self.written = end
+        self.durable.advance(end)
+        segments = self.segments
+        self._segment_end = segments.end if not segments.empty else end
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte that is still there."""
+        return self.segments.start
+
+    # -- appending -------------------------------------------------------------------------------------------
+
+    def fits(self, size: int) -> bool:
+        """Whether a record of `size` bytes, and the blank that ends every segment, fit where the log ends."""
+        return self.end + size + BLANK_HEADER_SIZE <= self._segment_end
+
+    def roll(self) -> None:
+        """Go to the next segment. All that is staged must be written before.
+
+        Raises OSError when the file cannot be made; the log then stays where it is.
+        """
+        assert not self.staging, "staged records belong to the segment before"
+        segment = self._segment_end
+        if self.segments.empty:
+            segment = self.segments.segment_of(self.end)
+        elif self.end < self._segment_end:
+            self.segments.write(blank(self._segment_end - self.end), self.end)
+        self.segments.create(segment)
+        self._spare = None
+        self._segment_end = segment + self.segments.segment_bytes
+        # A blank is shorter than the room that it stands for: the written position jumps over it.
+        self.end = self.written = max(segment, self.end)
+
+    def write_staged(self) -> None:
+        """Write all staged records with one call. After an OSError :meth:`forget_staged` is due."""
+        if self.staging:
+            self.segments.write(self.staging, self.written)
+            self.written = self.end
+            self.staging.clear()
+
+    def forget_staged(self) -> None:
+        """Drop the staged records after a failed write; what of them is in the file will be overwritten."""
+        self.staging.clear()
+        self.end = self.written
+
+    # -- the next segment ------------------------------------------------------------------------------------
+
+    def spare_needed(self) -> bool:
+        """Whether the active segment is half full and the next one is not there yet."""
+        half = self._segment_end - self.segments.segment_bytes // 2
+        return self._spare is None and not self.segments.empty and self.end > half
+
+    def make_spare(self) -> None:
+        """Create the next segment's file. Blocking, for a worker thread."""
+        segment = self._segment_end
+        make_segment_file(self.disk, self.segments.path(segment), self.segments.segment_bytes)
+        self._spare = segment
+
+    def drop_spare(self) -> None:
+        """Remove the prepared file, as a clean stop does."""
+        if self._spare is not None:
+            self.disk.remove(self.segments.path(self._spare))
+            self._spare = None
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def read(self, size: int, offset: int) -> bytes:
+        """`size` bytes at `offset`, fewer at the end of a segment or of what is written.
+
+        Empty when they have expired. Raises :class:`trio_mq.store.segments.ColdData` when the disk would have to be waited for.
+        """
+        size = self._within(size, offset)
+        return self.segments.read_cached(size, offset) if size > 0 else b""
+
+    def read_waiting(self, size: int, offset: int) -> bytes:
+        """As :meth:`read`, but waits for the disk. For worker threads and start-up."""
+        size = self._within(size, offset)
+        return self.segments.read(size, offset) if size > 0 else b""
+
+    def _within(self, size: int, offset: int) -> int:
+        if offset < 0 or not self.segments.has(offset):
+            return 0
+        segment_end = self.segments.segment_of(offset) + self.segments.segment_bytes
+        return min(size, segment_end - offset, self.written - offset)
+
+    def record_size(self, offset: int) -> int:
+        """Size of the record at `offset` as it says itself; 0 when there is none."""
+        head = self.read(4, offset)
+        return int.from_bytes(head, "big") if len(head) == 4 else 0

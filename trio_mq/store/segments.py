@@ -1,0 +1,258 @@
+"""Equal-sized files under one global offset: the commit log, and each consume queue, is one such row of files.
+
+In: offsets and bytes from the log and the queues. Out: bytes, or :class:`ColdData` where the disk would have to be
+waited for. A file is named by the offset of its first byte, 20 decimal digits, and always has its full size
+(sparse). Format: ``docs/reference/store-format.md``; source: Apache MappedFileQueue, MappedFile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+from trio_mq.errors import ForeignFormat
+from trio_mq.store.disk import Buffer, Disk, File
+
+log = logging.getLogger("trio_mq.store.segments")
+
+NAME_DIGITS = 20
+#: Open files of one pool. A queue's files are opened when they are used; this bounds descriptors with many queues.
+POOL_FILES = 512
+
+
+class ColdData(Exception):
+    """Data is on the disk only: run :attr:`warm` off the loop, then ask again. Not an error of anybody."""
+
+    def __init__(self, warm: Callable[[], object]) -> None:
+        super().__init__("data is not in memory")
+        self.warm = warm
+
+
+class FilePool:
+    """Open files by path, least recently used closed first."""
+
+    def __init__(self, disk: Disk, limit: int = POOL_FILES) -> None:
+        self._disk = disk
+        self._limit = limit
+        self._open: OrderedDict[str, File] = OrderedDict()
+
+    def get(self, path: str) -> File:
+        """The open file at `path`."""
+        file = self._open.get(path)
+        if file is not None:
+            self._open.move_to_end(path)
+            return file
+        file = self._disk.open(path)
+        self._open[path] = file
+        if len(self._open) > self._limit:
+            self._open.popitem(last=False)[1].close()
+        return file
+
+    def drop(self, path: str) -> None:
+        """Close one file."""
+        file = self._open.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+class Segments:
+    """A row of files. `start` and `end` are global byte offsets of all that the files can hold."""
+
+    def __init__(self, disk: Disk, pool: FilePool, directory: str, segment_bytes: int) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self._pool = pool
+        self._starts: list[int] = []
+        self._known: set[int] = set()
+
+    # -- the files -------------------------------------------------------------------------------------------
+
+    def load(self) -> list[str]:
+        """Find the files. Returns notes about what was put right (an empty last file, a gap).
+
+        Raises :class:`ForeignFormat` for a file of another size (Apache: MappedFileQueue.doLoad).
+        """
+        notes: list[str] = []
+        names = [
+            n for n in self.disk.list_dir(self.directory) if n.isdigit() and len(n) == NAME_DIGITS
+        ]
+        if names:
+            last = f"{self.directory}/{names[-1]}"
+            if self.disk.size(last) == 0:
+                # The crash came between creating the file and giving it its size.
+                self.disk.remove(last)
+                notes.append(f"{last} was empty and is dropped")
+                names.pop()
+        for name in names:
+            path = f"{self.directory}/{name}"
+            size = self.disk.size(path)
+            if size != self.segment_bytes:
+                raise ForeignFormat(
+                    f"{path} has {size} bytes, but the settings say {self.segment_bytes}; "
+                    f"start with the segment size that the store was written with, "
+                    f"or move the file away if it was cut"
+                )
+        starts = [int(name) for name in names]
+        for before, after in zip(starts, starts[1:], strict=False):
+            if after - before != self.segment_bytes:
+                notes.append(
+                    f"{self.directory} has a hole: bytes {before + self.segment_bytes} to {after} are missing"
+                )
+        self._starts = starts
+        self._known = set(starts)
+        return notes
+
+    @property
+    def starts(self) -> list[int]:
+        """Offsets of the first byte of each file, ascending."""
+        return list(self._starts)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no file at all."""
+        return not self._starts
+
+    @property
+    def start(self) -> int:
+        """First offset that a file covers; 0 without files."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last file; 0 without files."""
+        return self._starts[-1] + self.segment_bytes if self._starts else 0
+
+    def segment_of(self, offset: int) -> int:
+        """Start of the segment that covers `offset`, whether its file exists or not."""
+        return offset - offset % self.segment_bytes
+
+    def has(self, offset: int) -> bool:
+        """Whether a file covers `offset`."""
+        return self.segment_of(offset) in self._known
+
+    def path(self, segment: int) -> str:
+        """Path of the file that starts at `segment`."""
+        return f"{self.directory}/{segment:0{NAME_DIGITS}d}"
+
+    def file(self, segment: int) -> File:
+        """The open file that starts at `segment`."""
+        return self._pool.get(self.path(segment))
+
+    def create(self, segment: int) -> None:
+        """Create the file that starts at `segment`, full size and sparse. It must be the next one, or the first."""
+        assert segment % self.segment_bytes == 0
+        assert not self._starts or segment == self.end, f"{self.directory}: {segment} is not next"
+        if not self._starts:
+            self.disk.make_dirs(self.directory)
+        make_segment_file(self.disk, self.path(segment), self.segment_bytes)
+        self._starts.append(segment)
+        self._known.add(segment)
+
+    def close(self) -> None:
+        """Close the open files."""
+        self._pool.close()
+
+    # -- the bytes -------------------------------------------------------------------------------------------
+
+    def write(self, data: Buffer, offset: int) -> None:
+        """Write within one segment, whose file must exist."""
+        segment = offset - offset % self.segment_bytes
+        self.file(segment).write(data, offset - segment)
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Read within one segment, waiting for the disk if need be."""
+        segment = offset - offset % self.segment_bytes
+        return self.file(segment).read(size, offset - segment)
+
+    def read_cached(self, size: int, offset: int) -> bytes:
+        """Read within one segment; raises :class:`ColdData` instead of waiting."""
+        segment = offset - offset % self.segment_bytes
+        position = offset - segment
+        data = self.file(segment).read_cached(size, position)
+        if data is None:
+            path = self.path(segment)
+            raise ColdData(lambda: read_file(self.disk, path, size, position))
+        return data
+
+    def sync_call(self, begin: int, end: int) -> Callable[[], None]:
+        """A blocking call that makes bytes `begin` to `end` durable; to be run off the loop.
+
+        It opens the files anew: the pool may close its own at any time.
+        """
+        paths = [self.path(s) for s in self._starts if s < end and s + self.segment_bytes > begin]
+
+        def sync() -> None:
+            for path in paths:
+                try:
+                    file = self.disk.open(path)
+                except FileNotFoundError:
+                    continue  # expired meanwhile
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+
+        return sync
+
+    # -- cutting ---------------------------------------------------------------------------------------------
+
+    def cut(self, end: int) -> list[str]:
+        """Forget everything from `end` on: later files go, the rest of the last one becomes zeros.
+
+        Zeroing means that no stale record can come back after a second crash. Returns the removed paths. When
+        nothing is left before `end` in the last file, the file stays, so that offsets go on from its name.
+        """
+        removed: list[str] = []
+        while self._starts and self._starts[-1] >= end and len(self._starts) > 1:
+            removed.append(self._remove(len(self._starts) - 1))
+        if self._starts and end < self.end:
+            file = self.file(self._starts[-1])
+            file.truncate(max(0, end - self._starts[-1]))
+            file.truncate(self.segment_bytes)
+        return removed
+
+    def drop_segment(self, segment: int) -> None:
+        """Remove one file, wherever it is."""
+        self._remove(self._starts.index(segment))
+
+    def drop_all(self) -> None:
+        """Remove all files."""
+        while self._starts:
+            self._remove(len(self._starts) - 1)
+
+    def _remove(self, index: int) -> str:
+        segment = self._starts.pop(index)
+        self._known.discard(segment)
+        path = self.path(segment)
+        self._pool.drop(path)
+        self.disk.remove(path)
+        return path
+
+
+def make_segment_file(disk: Disk, path: str, segment_bytes: int) -> None:
+    """Create a file of full size; one that is there already keeps its bytes."""
+    file = disk.open(path, create=True)
+    try:
+        if file.size() != segment_bytes:
+            file.truncate(segment_bytes)
+    finally:
+        file.close()
+
+
+def read_file(disk: Disk, path: str, size: int, position: int) -> bytes:
+    """Read a range by path; empty when the file has gone."""
+    try:
+        file = disk.open(path, readonly=True)
+    except FileNotFoundError:
+        return b""
+    try:
+        return file.read(size, position)
+    finally:
+        file.close()

@@ -1,0 +1,367 @@
+"""The store as the rest of the broker sees it: append, commit, read, query, and the tasks that keep it going.
+
+In: messages from the send processor, reads from pull and query. Out: log offsets, stored bytes. A store is made by
+recovery only: :func:`open_parts` takes the lock and finds the files, recovery repairs them, and
+:class:`Store` is what may be appended to. All but :meth:`Store.run` and :meth:`Store.close` is synchronous.
+Sources: Apache DefaultMessageStore, CommitLog.asyncPutMessage.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+
+import attrs
+import trio
+
+from trio_mq.clock import Clock
+from trio_mq.config.settings import StoreSettings
+from trio_mq.errors import ConfigError, StoreFull
+from trio_mq.protocol import properties
+from trio_mq.protocol.message import Host, tags_code_of
+from trio_mq.protocol.record import pack, record_size
+from trio_mq.store import retention
+from trio_mq.store.checkpoint import AbortMarker, CheckpointFile, take_lock
+from trio_mq.store.disk import DirectoryLock, Disk
+from trio_mq.store.dispatch import Dispatcher, Stored
+from trio_mq.store.flush import Flusher
+from trio_mq.store.index import KeyIndex
+from trio_mq.store.log import CommitLog
+from trio_mq.store.queues import BaseQueue, QueueTable
+from trio_mq.store.reader import Reader
+from trio_mq.store.segments import ColdData
+
+log = logging.getLogger("trio_mq.store")
+
+#: Time that a clean stop gives to each of its steps.
+CLOSE_LIMIT_S = 5.0
+
+
+@attrs.frozen(eq=False)
+class StoreParts:
+    """The files of a store, found and locked, but not looked into yet: nothing can be appended to it."""
+
+    disk: Disk
+    root: str
+    settings: StoreSettings
+    lock: DirectoryLock
+    log: CommitLog
+    queues: QueueTable
+    index: KeyIndex
+    checkpoint: CheckpointFile
+    abort: AbortMarker
+
+    def release(self) -> None:
+        """Close all files and give up the lock, leaving everything as it is."""
+        self.log.segments.close()
+        self.queues.pool.close()
+        self.index.close()
+        self.lock.release()
+
+
+def open_parts(
+    disk: Disk, settings: StoreSettings, clock: Clock, is_batch_topic: Callable[[str], bool]
+) -> StoreParts:
+    """Make the folder if need be, take the lock, and lay out the parts. Reads no file of the store before."""
+    root = settings.path
+    try:
+        disk.make_dirs(root)
+        lock = take_lock(disk, root)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot use the store folder {root}: {error.strerror}; choose another one with --store"
+        ) from error
+    return StoreParts(
+        disk=disk,
+        root=root,
+        settings=settings,
+        lock=lock,
+        log=CommitLog(
+            disk,
+            settings.commit_log_path or f"{root}/commitlog",
+            settings.mapped_file_size_commit_log,
+        ),
+        queues=QueueTable(
+            disk,
+            root,
+            queue_file_bytes=settings.mapped_file_size_consume_queue,
+            batch_file_bytes=settings.mapped_file_size_batch_consume_queue,
+            is_batch_topic=is_batch_topic,
+        ),
+        index=KeyIndex(
+            disk,
+            f"{root}/index",
+            slots=settings.max_hash_slot_num,
+            entries=settings.max_index_num,
+            now_ms=clock.now_ms,
+        ),
+        checkpoint=CheckpointFile(disk, f"{root}/checkpoint"),
+        abort=AbortMarker(disk, f"{root}/abort"),
+    )
+
+
+class Store:
+    """A recovered store."""
+
+    def __init__(self, parts: StoreParts, clock: Clock, host: Host) -> None:
+        settings = parts.settings
+        self.parts = parts
+        self.log = parts.log
+        self.queues = parts.queues
+        self.index = parts.index
+        self.host = host
+        self.reader = Reader(parts.log, settings)
+        self.dispatcher = Dispatcher(
+            parts.queues, parts.index, index_enabled=settings.message_index_enable
+        )
+        self.dispatcher.dispatched = parts.log.end
+        self.dispatcher.failed = self._write_failed
+        self.flusher = Flusher(
+            parts.log, parts.queues, parts.index, self.dispatcher, parts.checkpoint, settings
+        )
+        self.flusher.durable_moved = self._durable_moved
+        self.flusher.failed = self._write_failed
+        self._clock = clock
+        self._host_packed = host.packed
+        self._host_flag = 0x20 if host.is_v6 else 0
+        #: Records in the staging, in order, and what their sender called them.
+        self._staged: list[Stored] = []
+        self._tokens: list[object] = []
+        #: Written records that are not visible yet: under sync flush they have to be durable first.
+        self._hidden: list[Stored] = []
+        #: What senders called the records that could not be written; :meth:`commit` fills it.
+        self.failed: list[object] = []
+        #: Why no message is taken, None if they are.
+        self.refusal: str | None = None
+        self._last_ms = 0
+        self.is_sync = self.flusher.is_sync
+        #: Called with the new log start after segments expired.
+        self.expired: Callable[[int], None] | None = None
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        queue: BaseQueue,
+        body: bytes,
+        props: bytes,
+        *,
+        token: object,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        count: int = 1,
+        now_ms: int,
+    ) -> int:
+        """Stage one record at the end of a queue; returns its log offset. :meth:`commit` has to follow.
+
+        `token` is what :attr:`failed` will hold if the record cannot be written; `count` the messages in it.
+        Raises :class:`StoreFull` when no message is taken, LocalProtocolError for a field that is too long.
+        """
+        commit_log = self.log
+        topic = queue.topic_bytes
+        sys_flag |= self._host_flag
+        if self.refusal is not None:
+            raise StoreFull(self.refusal)
+        size = record_size(len(body), len(topic), len(props), sys_flag)
+        if not commit_log.fits(size):
+            self._roll()
+        if now_ms < self._last_ms:
+            now_ms = self._last_ms  # stored times never go back, whatever the clock does
+        else:
+            self._last_ms = now_ms
+        queue_offset, log_offset = queue.next_offset, commit_log.end
+        commit_log.staging += pack(
+            queue.queue_id,
+            flag,
+            queue_offset,
+            log_offset,
+            sys_flag,
+            born_timestamp_ms,
+            born_host,
+            now_ms,
+            self._host_packed,
+            reconsume_times,
+            prepared_transaction_offset,
+            body,
+            topic,
+            props,
+        )
+        commit_log.end = log_offset + size
+        queue.next_offset = queue_offset + count
+        tags = properties.get(props, b"TAGS")
+        code = tags_code_of(tags) if tags else 0
+        self._staged.append(
+            Stored(queue, queue_offset, count, log_offset, size, code, now_ms, props, sys_flag)
+        )
+        self._tokens.append(token)
+        return log_offset
+
+    def _roll(self) -> None:
+        self.commit()
+        if self.refusal is not None:
+            raise StoreFull(self.refusal)
+        try:
+            self.log.roll()
+        except OSError as error:
+            self._write_failed(error)
+            assert self.refusal is not None
+            raise StoreFull(self.refusal) from error
+
+    def commit(self) -> None:
+        """Write what is staged. Records that cannot be written are forgotten, their tokens are in :attr:`failed`."""
+        staged = self._staged
+        if not staged:
+            return
+        try:
+            self.log.write_staged()
+        except OSError as error:
+            self._write_failed(error)
+            self.log.forget_staged()
+            for stored in reversed(staged):
+                stored.queue.next_offset = stored.queue_offset
+            self.failed += self._tokens
+        else:
+            self.flusher.newest_ms = staged[-1].store_timestamp_ms
+            if self.is_sync:
+                self._hidden += staged
+                self.flusher.written()
+            else:
+                self.dispatcher.apply(staged)
+        self._staged = []
+        self._tokens = []
+
+    def _durable_moved(self) -> None:
+        hidden, durable = self._hidden, self.log.durable.value
+        if not hidden:
+            return
+        if hidden[-1].log_offset + hidden[-1].size <= durable:
+            visible, self._hidden = hidden, []
+        else:
+            count = sum(1 for s in hidden if s.log_offset + s.size <= durable)
+            visible, self._hidden = hidden[:count], hidden[count:]
+        self.dispatcher.apply(visible)
+
+    def _write_failed(self, error: OSError) -> None:
+        path = error.filename or self.parts.root
+        self.refusal = (
+            f"the store cannot write to {path}: {error.strerror}; free some room on that disk"
+        )
+        log.error("%s", self.refusal)
+
+    # -- looking up ------------------------------------------------------------------------------------------
+
+    @property
+    def confirmed(self) -> int:
+        """Log offset up to which records are visible: with sync flush the durable end, else the written end."""
+        return self.log.durable.value if self.is_sync else self.log.written
+
+    def queue(self, topic: str, queue_id: int) -> BaseQueue | None:
+        """A queue, if it exists."""
+        return self.queues.get(topic, queue_id)
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Dispatch, flush and clean until cancelled. A disk that fails ends it: what is durable is unknown then."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.dispatcher.run)
+            await nursery.start(self.flusher.run_log)
+            await nursery.start(self.flusher.run_derived)
+            nursery.start_soon(self._clean_for_ever)
+            task_status.started()
+
+    async def _clean_for_ever(self) -> None:
+        interval_s = self.parts.settings.clean_resource_interval_ms / 1000
+        while True:
+            await self.clean()
+            await trio.sleep(interval_s)
+
+    async def clean(self) -> None:
+        """Look at the disk, refuse or take messages again, and remove what has expired."""
+        parts = self.parts
+        settings, segments = parts.settings, self.log.segments
+        usage = await parts.disk.run(partial(parts.disk.usage, parts.root))
+        pressure = retention.judge_usage(usage, parts.root, settings)
+        if pressure.refuse != self.refusal:
+            if pressure.refuse is None:
+                log.warning("there is room again on the disk of %s: messages are taken", parts.root)
+            else:
+                log.error("%s", pressure.refuse)
+            self.refusal = pressure.refuse
+        now_ms = self._clock.now_ms()
+        starts = segments.starts
+        if len(starts) < 2:
+            return
+        ages = await parts.disk.run(
+            lambda: [(start, parts.disk.modified_ms(segments.path(start))) for start in starts]
+        )
+        on_schedule = retention.is_cleaning_hour(now_ms, settings.delete_when)
+        expired = retention.expired_segments(
+            ages, now_ms, pressure, on_schedule=on_schedule, settings=settings
+        )
+        for start in expired:
+            log.warning(
+                "log segment %s expires (%s): offsets %d to %d",
+                segments.path(start),
+                "room is short" if pressure.forced else "age",
+                start,
+                start + segments.segment_bytes,
+            )
+            segments.drop_segment(start)
+        if expired:
+            await self.trim()
+
+    async def trim(self) -> None:
+        """Let queues and index follow the start of the log."""
+        start = self.log.start
+        for queue in self.queues:
+            await trio.lowlevel.checkpoint()
+            with_cold = partial(queue.trim, start)
+            await run_warmed(self.parts.disk, with_cold)
+        self.index.expire(start)
+        if self.expired is not None:
+            self.expired(start)
+
+    async def start(self) -> None:
+        """Leave the abort marker: from now on a sudden end is noticed by the next start."""
+        parts = self.parts
+        await parts.disk.run(lambda: parts.abort.create(os.getpid(), parts.root))
+
+    async def close(self) -> None:
+        """Make everything durable and take the abort marker away. Called after :meth:`run` has ended.
+
+        When messages were refused because of the disk, the marker stays and the next start looks at everything.
+        """
+        parts = self.parts
+        self.commit()
+        try:
+            with trio.move_on_after(CLOSE_LIMIT_S, shield=True) as scope:
+                await self.flusher.sync_log()
+                self.dispatcher.finish()
+                await self.flusher.sync_derived()
+                self.log.drop_spare()
+                if self.refusal is None:
+                    await parts.disk.run(partial(parts.abort.remove, parts.root))
+                else:
+                    log.warning("the abort marker stays, since the disk refused writes")
+            if scope.cancelled_caught:
+                log.error("closing took more than %g s; the next start recovers", CLOSE_LIMIT_S)
+        finally:
+            parts.release()
+
+
+async def run_warmed(disk: Disk, call: Callable[[], object]) -> None:
+    """Run a synchronous call that may need data from the disk, as often as it takes."""
+    while True:
+        try:
+            call()
+        except ColdData as cold:
+            await disk.run(cold.warm)
+        else:
+            return
