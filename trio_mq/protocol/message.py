@@ -17,6 +17,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable
 from datetime import datetime, tzinfo
+from functools import lru_cache
 from operator import mul
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +30,6 @@ from trio_mq.protocol.codes import MessageFlag
 
 _CHUNK: Final = 256
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_CHUNK - 1, -1, -1))
-_CHUNK_FACTOR: Final = pow(31, _CHUNK, 1 << 32)
 _UTF16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 
 
@@ -43,18 +43,25 @@ def java_hash(text: str) -> int:
         units = text.encode("ascii")
     else:
         units = memoryview(text.encode(_UTF16, "surrogatepass")).cast("H")
+    n = len(units)
+    if 0 < n <= _CHUNK:
+        value: int = sum(map(mul, units, _POWERS[-n:])) & 0xFFFF_FFFF
+    else:
+        value = _long_hash(units)
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def _long_hash(units: bytes | memoryview) -> int:
     value = 0
     for start in range(0, len(units), _CHUNK):
         part = units[start : start + _CHUNK]
         n = len(part)
-        factor = _CHUNK_FACTOR if n == _CHUNK else pow(31, n, 1 << 32)
-        value = (value * factor + sum(map(mul, part, _POWERS[-n:]))) & 0xFFFF_FFFF
-    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+        value = value * pow(31, n, 1 << 32) + sum(map(mul, part, _POWERS[-n:])) & 0xFFFF_FFFF
+    return value
 
 
-_TAG_CACHE_ENTRIES: Final = (
-    10_000  # a topic has few tags; whoever sends random ones pays for the hash
-)
+# A topic has few tags; whoever sends random ones pays for the hash.
+_TAG_CACHE_ENTRIES: Final = 10_000
 _TAG_CACHE_BYTES: Final = 128  # longest text that is kept, so that the cache stays below 3 MB
 _tag_codes: dict[bytes, int] = {}
 
@@ -81,6 +88,11 @@ def tags_code(tags: str | None) -> int:
 # --- hosts and ids --------------------------------------------------------------------------------
 
 
+HOST_V4_SIZE: Final = 8
+HOST_V6_SIZE: Final = 20
+_HOST_CACHE_ENTRIES: Final = 4096  # the peers of a busy broker
+
+
 @attrs.frozen
 class Host:
     """A network address as records hold it: an IP literal and a port."""
@@ -96,24 +108,12 @@ class Host:
     @property
     def packed(self) -> bytes:
         """4 or 16 address bytes and the port in 4 bytes: the host field of a record."""
-        try:
-            # A scope ("%eth0") means something on this machine only; records have no room for it.
-            address = ipaddress.ip_address(self.ip.partition("%")[0])
-            return address.packed + struct.pack(">i", self.port)
-        except (ValueError, struct.error) as error:
-            raise LocalProtocolError(
-                f"host {self} cannot be stored: {error}; give a numeric address and port"
-            ) from None
+        return _pack_host(self.ip, self.port)
 
     @classmethod
     def unpack(cls, data: bytes) -> Host:
         """The host of an 8 or 20 byte field."""
-        port = int.from_bytes(data[-4:], "big", signed=True)
-        if len(data) == HOST_V4_SIZE:
-            return cls(f"{data[0]}.{data[1]}.{data[2]}.{data[3]}", port)
-        if len(data) == HOST_V6_SIZE:
-            return cls(str(ipaddress.IPv6Address(bytes(data[:16]))), port)
-        raise BodyError(f"a host field has 8 or 20 bytes, not {len(data)}")
+        return _unpack_host(bytes(data))
 
     @classmethod
     def parse(cls, text: str) -> Host:
@@ -132,8 +132,26 @@ class Host:
         return f"[{self.ip}]:{self.port}" if self.is_v6 else f"{self.ip}:{self.port}"
 
 
-HOST_V4_SIZE: Final = 8
-HOST_V6_SIZE: Final = 20
+@lru_cache(maxsize=_HOST_CACHE_ENTRIES)
+def _pack_host(ip: str, port: int) -> bytes:
+    try:
+        # A scope ("%eth0") means something on this machine only; records have no room for it.
+        address = ipaddress.ip_address(ip.partition("%")[0])
+        return address.packed + struct.pack(">i", port)
+    except (ValueError, struct.error) as error:
+        raise LocalProtocolError(
+            f"host {ip}, port {port} cannot be stored: {error}; give a numeric address and port"
+        ) from None
+
+
+@lru_cache(maxsize=_HOST_CACHE_ENTRIES)
+def _unpack_host(data: bytes) -> Host:
+    port = int.from_bytes(data[-4:], "big", signed=True)
+    if len(data) == HOST_V4_SIZE:
+        return Host(f"{data[0]}.{data[1]}.{data[2]}.{data[3]}", port)
+    if len(data) == HOST_V6_SIZE:
+        return Host(str(ipaddress.IPv6Address(data[:16])), port)
+    raise BodyError(f"a host field has 8 or 20 bytes, not {len(data)}")
 
 
 def offset_message_id(host: Host, log_offset: int) -> str:
