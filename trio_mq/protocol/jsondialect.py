@@ -40,10 +40,12 @@ def loads(data: bytes | str) -> Any:
     try:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        # Not plain JSON, or nothing at all: the slow reader knows more, and says where it fails.
-        return _Reader(data if isinstance(data, str) else _decode_utf8(data)).read()
-    _check_depth(data, value)
-    return value
+        pass
+    else:
+        _check_depth(data, value)
+        return value
+    # Not plain JSON, or nothing at all: the slow reader knows more, and says where it fails.
+    return _Reader(data if isinstance(data, str) else _decode_utf8(data)).read()
 
 
 def dumps(value: Any, *, standard: bool = False) -> bytes:
