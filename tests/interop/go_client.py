@@ -1,0 +1,6 @@
+"""x"""
+import attrs
+@attrs.define
+class Go:
+    driver: object
+    def close(self): pass
