@@ -228,11 +228,8 @@ def _decode_utf8(data: bytes) -> str:
 
 def _check_depth(data: bytes | str, value: Any) -> None:
     """The same limit for plain JSON; walked only when there are enough brackets to reach it."""
-    if isinstance(data, str):
-        brackets = data.count("{") + data.count("[")
-    else:
-        brackets = data.count(b"{") + data.count(b"[")
-    if brackets <= MAX_DEPTH:
+    raw = data.encode() if isinstance(data, str) else data
+    if raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
         return
     level = [value]
     for _ in range(MAX_DEPTH):

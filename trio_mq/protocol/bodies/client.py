@@ -30,7 +30,6 @@ class MessageModel(StrEnum):
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
-    LITE_SELECTIVE = "LITE_SELECTIVE"
 
 
 class ConsumeFromWhere(StrEnum):

@@ -126,22 +126,19 @@ def _boolean(text: str) -> bool:
 
 
 def _integer_32(text: str) -> int:
-    value = _integer(text)
-    if not -0x8000_0000 <= value <= 0x7FFF_FFFF:
-        raise ValueError("a 32-bit integer is needed")
-    return value
+    # Nine digits always fit: nearly every integer takes this way.
+    return int(text) if len(text) < 10 and text.isdecimal() else _integer(text, 32)
 
 
 def _integer_64(text: str) -> int:
-    value = _integer(text)
-    if not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
-        raise ValueError("a 64-bit integer is needed")
-    return value
+    return int(text) if len(text) < 19 and text.isdecimal() else _integer(text, 64)
 
 
-def _integer(text: str) -> int:
+def _integer(text: str, bits: int) -> int:
     # int() alone takes blanks and underscores, and is quadratic in the number of digits.
     digits = text[1:] if text[:1] in ("-", "+") else text
-    if not digits.isdecimal() or len(digits) > 20:
-        raise ValueError("an integer is needed")
-    return int(text)
+    if digits.isdecimal() and len(digits) <= 20:
+        value = int(text)
+        if -(1 << bits - 1) <= value < 1 << bits - 1:
+            return value
+    raise ValueError(f"a {bits}-bit integer is needed")
