@@ -38,17 +38,17 @@ def java_hash(text: str) -> int:
 
     A character outside the basic plane counts as its two surrogates.
     """
-    units: bytes | memoryview
-    if text.isascii():
-        units = text.encode("ascii")
-    else:
-        units = memoryview(text.encode(_UTF16, "surrogatepass")).cast("H")
+    units = text.encode("ascii") if text.isascii() else _utf16_units(text)
     n = len(units)
     if 0 < n <= _CHUNK:
         value: int = sum(map(mul, units, _POWERS[-n:])) & 0xFFFF_FFFF
     else:
         value = _long_hash(units)
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def _utf16_units(text: str) -> memoryview:
+    return memoryview(text.encode(_UTF16, "surrogatepass")).cast("H")
 
 
 def _long_hash(units: bytes | memoryview) -> int:

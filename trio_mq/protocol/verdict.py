@@ -134,7 +134,6 @@ _HEADS: Final = {
 }
 _HEAD_V4: Final = _HEADS[0]
 _MIN_SIZE: Final = FIXED_RECORD_SIZE + 1
-_START: Final = struct.Struct(">ii")
 _SHORT: Final = struct.Struct(">h")
 _TAGS: Final = b"TAGS\x01"
 _PAIR_END: Final = b"\x02"
@@ -186,7 +185,8 @@ def check(  # long and flat: a call per rule would double the cost of a record
     topic_length_at = topic_at
     topic_at += 1 if magic == MAGIC_V1 else 2
     if topic_at + 2 > record_end:
-        return _overrun("body", body, size, room, topic_at - pos, 6 if check_crc else 10)
+        checked = check_crc and read_body and body > 0 and not force_property_crc
+        return _overrun("body", body, size, room, topic_at - pos, 6 if checked else 10)
 
     # Rule 6.
     if check_crc and read_body and body > 0 and not force_property_crc:
@@ -229,14 +229,11 @@ def check(  # long and flat: a call per rule would double the cost of a record
         if check_dup and not _has_dup_info(properties):  # rule 7
             return Damaged(-1, "DUP_INFO is missing or has not two parts", size, 7)
         at = properties.rfind(_TAGS)
-        if at >= 0:  # properties.get, unrolled for what is nearly always found at once
-            if at and properties[at - 1] != 2:
+        if at >= 0:  # properties.get, unrolled; the odd cases go there
+            tags_end = properties.find(_PAIR_END, at)
+            tags = properties[at + 5 : tags_end if tags_end >= 0 else None]
+            if not tags or (at and properties[at - 1] != 2):
                 tags = props.get(properties, b"TAGS") or b""
-            else:
-                tags_end = properties.find(_PAIR_END, at)
-                tags = properties[at + 5 : tags_end if tags_end >= 0 else None]
-                if not tags:
-                    tags = props.get(properties, b"TAGS") or b""
             tags_code = tags_code_of(tags)
         if topic == SCHEDULE_TOPIC:  # rule 8
             delay = props.get(properties, b"DELAY")

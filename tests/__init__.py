@@ -1,0 +1,1 @@
+"""The tests, and what they share: strategies for Hypothesis and the peers' reference stores."""
