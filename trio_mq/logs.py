@@ -33,13 +33,13 @@ def local_time(now_ms: int) -> str:
 
 
 def subsystem(logger: str) -> str:
-    """``store`` for the loggers ``trio_mq.store`` and ``trio_mq.store.flush``; others as they are."""
+    """``store`` for the logger ``trio_mq.store`` and those below it; others as they are."""
     root, _, below = logger.partition(".")
     return below.partition(".")[0] if root == ROOT and below else logger
 
 
 def one_line(text: str) -> str:
-    """Text with control characters escaped: what a peer sends cannot look like a line of ours."""
+    """Text with control characters escaped: what a peer sends cannot forge a line of ours."""
     if text.isprintable():
         return text
     return "".join(

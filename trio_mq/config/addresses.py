@@ -52,10 +52,9 @@ def parse_host(text: str) -> str:
         bare = text[1:-1]
     if not bare:
         raise ValueError("the host is missing")
-    try:
-        return str(ipaddress.ip_address(bare))
-    except ValueError:
-        pass
+    ip = _ip(bare)
+    if ip is not None:
+        return str(ip)
     if ":" in bare:
         raise ValueError(f"{text!r} is neither an IPv6 address nor a host without a port")
     if _ONLY_NUMBERS.fullmatch(bare):
@@ -66,7 +65,11 @@ def parse_host(text: str) -> str:
 
 
 def parse_reachable_host(text: str) -> str:
-    """A host that other machines can be told to connect to: no wildcard, no scope id, no port."""
+    """A host that other machines can be told to connect to.
+
+    Refuses a port, and what cannot mean this machine elsewhere: wildcards, multicast, addresses
+    that need a scope id.
+    """
     head, colon, tail = text.rpartition(":")
     if colon and _PORT.fullmatch(tail) and (":" not in head or head.endswith("]")):
         raise ValueError(f"{text!r} holds a port; here goes the host alone")
@@ -79,6 +82,14 @@ def parse_reachable_host(text: str) -> str:
         )
     if host in ANY_HOSTS:
         raise ValueError(f"{text!r} means every interface; clients need one address to connect to")
+    ip = _ip(host)
+    if ip is not None and ip.is_multicast:
+        raise ValueError(f"{text!r} is a multicast address; name one of this machine")
+    if ip is not None and ip.version == 6 and ip.is_link_local:
+        raise ValueError(
+            f"{text!r} is link-local: it needs a scope id, which differs on every machine; "
+            "name a global or unique-local (fd00::/8) address"
+        )
     return host
 
 
@@ -92,14 +103,13 @@ def parse_address(text: str, *, least_port: int = 0) -> Address:
     head, colon, tail = text.rpartition(":")
     if not colon or not tail:
         raise ValueError(f"{text!r} has no port; write HOST:PORT")
-    if ":" in head and _is_ip(text):
+    if ":" in head and _ip(text) is not None:
         raise ValueError(f"{text!r} can be read in two ways; write [IPV6]:PORT")
     return Address(parse_host(head), parse_port(tail, least=least_port))
 
 
-def _is_ip(text: str) -> bool:
+def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(text)
+        return ipaddress.ip_address(text)
     except ValueError:
-        return False
-    return True
+        return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from importlib import resources
 from typing import Final
 
 import attrs
@@ -116,6 +115,8 @@ REFUSED: Final[Mapping[str, Refusal]] = {
 @functools.cache
 def apache_keys() -> Mapping[str, KnownKey]:
     """Apache's settings by key; of keys that several classes have, the broker's."""
+    from importlib import resources  # only needed for keys that are not ours
+
     table = (resources.files(__package__) / TABLE).read_text("utf-8")
     keys: dict[str, KnownKey] = {}
     for line in table.splitlines():
