@@ -1,0 +1,1 @@
+"""What a broker answers: tables of topics, groups, offsets and members, and the processors."""

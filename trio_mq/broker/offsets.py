@@ -1,0 +1,267 @@
+"""How far each consumer group is in each queue, and resets that wait for their next pull.
+
+In: commits, pulls and resets from processors, the bounds of queues, and the content of
+``consumerOffset.json``. Out: offsets (positions in a queue, counted in messages). Called by
+processors and by :mod:`trio_mq.broker.tables`. No IO; the clock only dates changes. Only committed
+offsets are saved; pull offsets and pending resets are gone after a restart, as with the peers.
+Rules: docs of the wire protocol, sections 3.5, 3.7 and 8.2 (222); Apache ConsumerOffsetManager.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+import attrs
+
+from trio_mq.broker.statejson import json_object, next_version
+from trio_mq.clock import Clock
+from trio_mq.config import BrokerSettings
+from trio_mq.errors import BodyError
+from trio_mq.protocol import bodies
+from trio_mq.protocol.bodies import ConsumerOffsetWrapper, DataVersion
+
+log = logging.getLogger("trio_mq.broker.offsets")
+
+SEPARATOR: Final = "@"
+"""Between topic and group in the keys of the table; neither name may have it."""
+
+_FIELDS_OF_FILE: Final = ("dataVersion", "offsetTable", "groupTopicMap")
+
+
+class Commit(Enum):
+    """What became of a commit."""
+
+    STORED = "stored"
+    WENT_BACK = "went back"
+    """Stored, though it is less than what was stored before."""
+    IGNORED = "ignored"
+    """Not stored: a reset waits for the next pull of the queue."""
+
+
+@attrs.frozen
+class Clamped:
+    """A stored offset that lay behind the end of its queue and was set to that end."""
+
+    topic: str
+    group: str
+    queue_id: int
+    before: int
+    after: int
+
+
+def split_key(key: str) -> tuple[str, str] | None:
+    """Topic and group of a key, or None if it does not have exactly these two parts."""
+    topic, _, group = key.partition(SEPARATOR)
+    return (topic, group) if topic and group and SEPARATOR not in group else None
+
+
+class ConsumerOffsets:
+    """Committed offsets, pull offsets and pending resets by topic, group and queue."""
+
+    def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
+        self.version = DataVersion()
+        self._clock = clock
+        self._use_resets = settings.use_server_side_reset_offset
+        self._version_step = settings.consumer_offset_update_version_step
+        self._committed: dict[str, dict[int, int]] = {}
+        self._pulled: dict[str, dict[int, int]] = {}
+        self._resets: dict[str, dict[int, int]] = {}
+        self._commits = 0
+        self._revision = 0
+        self._unknown_of_file: dict[str, Any] = {}
+
+    # -- commits and queries
+
+    def commit(
+        self, topic: str, group: str, queue_id: int, offset: int, *, client: str = ""
+    ) -> Commit:
+        """Store how far a group is; `client` is named in the log if that is less than before."""
+        key = f"{topic}@{group}"
+        if self._resets and self._use_resets and queue_id in self._resets.get(key, ()):
+            return Commit.IGNORED
+        table = self._committed.setdefault(key, {})
+        before = table.get(queue_id)
+        table[queue_id] = offset
+        self._revision += 1
+        self._commits += 1
+        if self._commits % self._version_step == 0:
+            self.version = next_version(self.version, self._clock.now_ms())
+        if before is None or before <= offset:
+            return Commit.STORED
+        log.warning(
+            "group %s went back on %s queue %d: %d to %d, committed by %s",
+            *(group, topic, queue_id, before, offset, client or "the broker"),
+        )
+        return Commit.WENT_BACK
+
+    def query(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The stored offset, or the pending reset, or None if there is neither."""
+        key = f"{topic}@{group}"
+        if self._resets and self._use_resets:
+            reset = self._resets.get(key, {}).get(queue_id)
+            if reset is not None:
+                return reset
+        return self._committed.get(key, {}).get(queue_id)
+
+    def of(self, topic: str, group: str) -> Mapping[int, int]:
+        """Stored offsets of a group in a topic, by queue."""
+        return self._committed.get(f"{topic}@{group}", {})
+
+    def note_pull(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Remember where the next pull of a group will be, for statistics."""
+        self._pulled.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+
+    def pull_offset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Where the next pull of a group will be; the stored offset if it has not pulled yet."""
+        offset = self._pulled.get(f"{topic}@{group}", {}).get(queue_id)
+        return self.query(topic, group, queue_id) if offset is None else offset
+
+    # -- resets by the broker
+
+    def assign_reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Store an offset, and let the next pull of the queue hear of it."""
+        key = f"{topic}@{group}"
+        self._resets.setdefault(key, {})[queue_id] = offset
+        self._committed.setdefault(key, {})[queue_id] = offset
+        self._revision += 1
+
+    def has_reset(self, topic: str, group: str, queue_id: int) -> bool:
+        """Whether a reset waits for the next pull of a queue."""
+        return queue_id in self._resets.get(f"{topic}@{group}", ())
+
+    def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The reset that waits for this pull, which then is over.
+
+        That pull's own commit must not be stored: it is from before the reset.
+        """
+        if not self._resets or not self._use_resets:
+            return None
+        key = f"{topic}@{group}"
+        table = self._resets.get(key)
+        if table is None:
+            return None
+        offset = table.pop(queue_id, None)
+        if not table:
+            del self._resets[key]
+        return offset
+
+    # -- after damage to the log
+
+    def clamp(self, topic: str, group: str, queue_id: int, max_offset: int) -> Clamped | None:
+        """Take a stored offset that lies behind the end of its queue back to that end.
+
+        After a power cut the log can be shorter than what was consumed of it. Left alone, the
+        group would not see new messages until the queue has grown up to its offset.
+        """
+        table = self._committed.get(f"{topic}@{group}", {})
+        before = table.get(queue_id)
+        if before is None or before <= max_offset:
+            return None
+        table[queue_id] = max_offset
+        self._revision += 1
+        log.warning(
+            "group %s had consumed %s queue %d up to %d, but the queue ends at %d after recovery; "
+            "it goes on from there",
+            *(group, topic, queue_id, before, max_offset),
+        )
+        return Clamped(topic, group, queue_id, before, max_offset)
+
+    def clamp_all(self, max_offset: Callable[[str, int], int | None]) -> list[Clamped]:
+        """Apply :meth:`clamp` to all; `max_offset` answers None for a queue it knows nothing of."""
+        found: list[Clamped] = []
+        for key, table in self._committed.items():
+            names = split_key(key)
+            if names is None:
+                continue
+            for queue_id in list(table):
+                end = max_offset(names[0], queue_id)
+                clamped = None if end is None else self.clamp(*names, queue_id, end)
+                if clamped is not None:
+                    found.append(clamped)
+        return found
+
+    # -- topics and groups
+
+    def topics_of(self, group: str) -> list[str]:
+        """Sorted topics that a group has offsets in."""
+        return sorted(names[0] for names in self._names() if names[1] == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Sorted groups that have offsets in a topic."""
+        return sorted(names[1] for names in self._names() if names[0] == topic)
+
+    def clone(self, source_group: str, target_group: str, topic: str) -> None:
+        """Let one group be where another one is in a topic."""
+        table = self._committed.get(f"{topic}@{source_group}")
+        if table is not None:
+            self._committed[f"{topic}@{target_group}"] = dict(table)
+            self._revision += 1
+
+    def remove_topic(self, topic: str) -> bool:
+        """Forget all offsets in a topic; whether there were any stored."""
+        return self._remove(lambda names: names[0] == topic)
+
+    def remove_group(self, group: str) -> bool:
+        """Forget all offsets of a group; whether there were any stored."""
+        return self._remove(lambda names: names[1] == group)
+
+    def _names(self) -> list[tuple[str, str]]:
+        return [names for key in self._committed if (names := split_key(key))]
+
+    def _remove(self, matches: Callable[[tuple[str, str]], bool]) -> bool:
+        def drop(table: dict[str, dict[int, int]]) -> bool:
+            keys = [key for key in table if (names := split_key(key)) and matches(names)]
+            for key in keys:
+                log.info("offsets of %s removed: %s", key, table.pop(key))
+            return bool(keys)
+
+        drop(self._pulled)
+        drop(self._resets)
+        removed = drop(self._committed)
+        self._revision += removed
+        return removed
+
+    def wrapper(self) -> ConsumerOffsetWrapper:
+        """The table as peers get it."""
+        return ConsumerOffsetWrapper(self._copy(), self.version)
+
+    # -- the file consumerOffset.json
+
+    @property
+    def revision(self) -> int:
+        """Grows with each change that has to be saved."""
+        return self._revision
+
+    def read_json(self, value: Any) -> None:
+        """Take the offsets of a file.
+
+        A key that is not ``topic@group`` says nothing to anybody; it is reported and kept. The
+        file's ``groupTopicMap`` is made from the same keys and is not read.
+        """
+        if not isinstance(value, dict):
+            raise BodyError("consumerOffset.json is not an object")
+        version = bodies.structure(DataVersion, value.get("dataVersion") or {})
+        fields = {"offsetTable": json_object(value.get("offsetTable"), "offsetTable")}
+        table = bodies.structure(ConsumerOffsetWrapper, fields).offset_table
+        for key in table:
+            if split_key(key) is None:
+                log.warning("consumerOffset.json: %r is not topic@group; kept as it is", key)
+        self._committed = {key: dict(offsets) for key, offsets in table.items()}
+        self._unknown_of_file = {
+            key: item for key, item in value.items() if key not in _FIELDS_OF_FILE
+        }
+        self.version = version
+
+    def to_json(self) -> Any:
+        """The content of the file; fields that we do not know stay as they were read."""
+        return {
+            **self._unknown_of_file,
+            "dataVersion": bodies.unstructure(self.version),
+            "offsetTable": self._committed,
+        }
+
+    def _copy(self) -> dict[str, dict[int, int]]:
+        return {key: dict(offsets) for key, offsets in self._committed.items()}

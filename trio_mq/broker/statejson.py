@@ -1,0 +1,43 @@
+"""Small steps that the tables share when they read and write their state files.
+
+In: values of :mod:`trio_mq.protocol.jsondialect`. Out: their parts, checked. Called by the tables
+of topics, groups and offsets. Fields that we do not know are handed back to be written again: a
+file may come from a newer release of the peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import attrs
+
+from trio_mq.errors import BodyError
+from trio_mq.protocol.bodies import DataVersion
+from trio_mq.protocol.names import wire_name
+
+
+def next_version(version: DataVersion, now_ms: int) -> DataVersion:
+    """The version after a change at `now_ms`."""
+    return attrs.evolve(version, counter=version.counter + 1, timestamp=now_ms)
+
+
+def json_object(value: Any, what: str) -> dict[str, Any]:
+    """`value` as an object with text keys, empty for null; :class:`BodyError` naming `what`."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BodyError(f"{what} is not an object")
+    return {str(key): item for key, item in value.items()}
+
+
+def unknown_fields(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `value` that the body class `cls` has no place for."""
+    known = _known(cls)
+    return {name: item for name, item in value.items() if name not in known}
+
+
+@cache
+def _known(cls: type) -> frozenset[str]:
+    return frozenset(wire_name(field) for field in attrs.fields(cls))
