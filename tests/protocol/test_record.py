@@ -401,7 +401,7 @@ def test_rule_9_property_crc() -> None:
     missing = verdict(EXAMPLE, force_property_crc=True)
     assert missing == Damaged(-1, "properties have no CRC", 104, 9)
     assert isinstance(verdict(EXAMPLE, force_property_crc=True, check_crc=False), Whole)
-    for at in (16, 28, 39, 56, 88, 94):  # flags, offsets, times, body, topic: all are covered
+    for at in (16, 28, 37, 56, 88, 94):  # flags, offsets, times, body, topic: all are covered
         found = verdict(put(raw, at, ">b", 0x3C), force_property_crc=True)
         assert isinstance(found, Damaged)
         assert found.rule == 9
@@ -438,9 +438,9 @@ def test_rule_10_counts_negative_lengths_as_nothing() -> None:
     [
         (b"INNER_NUM\x015\x02INNER_BASE\x0110\x02", (10, 5)),
         (b"INNER_NUM\x010\x02INNER_BASE\x01-1\x02", (-1, 0)),
-        (b"INNER_NUM\x015\x02", (-1, 1)),
-        (b"INNER_BASE\x015\x02", (-1, 1)),
-        (b"XINNER_NUM\x01a\x02INNER_BASE\x01b\x02", (-1, 1)),
+        (b"INNER_NUM\x015\x02", (7, 1)),
+        (b"INNER_BASE\x015\x02", (7, 1)),
+        (b"XINNER_NUM\x01a\x02INNER_BASE\x01b\x02", (7, 1)),
         (b"INNER_NUM\x01x\x02INNER_BASE\x0110\x02", None),
         (b"INNER_NUM\x015\x02INNER_BASE\x01x\x02", None),
         (b"INNER_NUM\x0140000\x02INNER_BASE\x011\x02", None),
@@ -576,6 +576,20 @@ def test_damage_anywhere_stays_inside_the_record(
         buffers = [bytes(raw) + filler * 40_000 for filler in (b"\x00", b"\xff", b"\x02")]
         found = [check(buffer, 0, len(buffer), **options) for buffer in buffers]
         assert found[0] == found[1] == found[2]
+
+
+def test_a_length_out_of_the_record_says_whether_dispatch_may_skip_it() -> None:
+    raw = put(EXAMPLE, 84, ">i", 15) + bytes(500)
+    found = [
+        verdict(raw),
+        verdict(raw, check_crc=False),
+        verdict(raw, read_body=False, check_crc=False),
+        verdict(put(raw, 84, ">i", 200), check_crc=False),
+        verdict(put(raw, 84, ">i", 200), check_crc=False, read_body=False),
+        verdict(put(raw, 84, ">i", 2000), check_crc=False, read_body=False),
+    ]
+    sizes = [damage.size for damage in found if isinstance(damage, Damaged)]
+    assert sizes == [-1, 104, 104, -1, 104, -1]
 
 
 @given(st.binary(max_size=200))

@@ -73,7 +73,7 @@ class Whole(NamedTuple):
     A NamedTuple, since recovery makes one for each record. ``tags_code`` is the hash of the tags;
     for a record of the schedule topic with ``delay_level`` above 0 the queue entry takes the time
     of delivery instead, which the caller computes from its table of levels. ``base_offset`` and
-    ``batch_size`` describe an inner batch (-1 and 1 for anything else).
+    ``batch_size`` describe an inner batch (the queue offset and 1 for anything else).
     """
 
     size: int
@@ -87,7 +87,7 @@ class Whole(NamedTuple):
     prepared_transaction_offset: int
     properties: bytes
     delay_level: int | None = None
-    base_offset: int = -1
+    base_offset: int = 0
     batch_size: int = 1
 
 
@@ -185,8 +185,8 @@ def check(  # long and flat: a call per rule would double the cost of a record
     topic_length_at = topic_at
     topic_at += 1 if magic == MAGIC_V1 else 2
     if topic_at + 2 > record_end:
-        checked = check_crc and read_body and body > 0 and not force_property_crc
-        return _overrun("body", body, size, room, topic_at - pos, 6 if checked else 10)
+        lost = read_body and (body > size or (check_crc and not force_property_crc))
+        return _overrun("body", body, size, lost or topic_at + 2 - pos > room)
 
     # Rule 6.
     if check_crc and read_body and body > 0 and not force_property_crc:
@@ -207,7 +207,8 @@ def check(  # long and flat: a call per rule would double the cost of a record
         return Damaged(-1, f"topic length {topic_length} is negative", size, 5)
     properties_at = topic_at + topic_length + 2
     if properties_at > record_end:
-        return _overrun("topic", topic_length, size, room, properties_at - pos, 10)
+        lost = topic_length > size or properties_at - pos > room
+        return _overrun("topic", topic_length, size, lost)
     topic_bytes = buf[topic_at : properties_at - 2]
     if type(topic_bytes) is not bytes:  # a bytearray or a view; bytes and maps give bytes
         topic_bytes = bytes(topic_bytes)
@@ -221,7 +222,8 @@ def check(  # long and flat: a call per rule would double the cost of a record
     if properties_length > 0:
         used_end += properties_length
         if used_end > record_end:
-            return _overrun("properties", properties_length, size, room, used_end - pos, 10)
+            lost = properties_length > size or used_end - pos > room
+            return _overrun("properties", properties_length, size, lost)
         raw = buf[properties_at:used_end]
         properties = raw if type(raw) is bytes else bytes(raw)
         if strict and not properties[-1]:
@@ -249,12 +251,13 @@ def check(  # long and flat: a call per rule would double the cost of a record
             return Damaged(-1, why, size, 9 if force_property_crc else 0)
     if used_end != record_end:
         return Damaged(size, f"half message: {size} bytes claimed, {used_end - pos} used", size, 10)
-    base_offset, batch_size = -1, 1
+    base_offset, batch_size = queue_offset, 1
     if properties.find(_INNER_NUM) >= 0:  # rule 11; "in" is four times slower
         inner = _inner_batch(properties)
         if inner is None:
             return Damaged(-1, "INNER_NUM or INNER_BASE is not a number", size, 11)
-        base_offset, batch_size = inner
+        if inner:
+            base_offset, batch_size = inner
     if expected_offset is not None and log_offset != expected_offset:
         return Damaged(
             size, f"record of offset {log_offset} lies at offset {expected_offset}", size
@@ -292,18 +295,16 @@ def _short_record(size: int) -> Damaged:
     return Damaged(-1, f"record claims {size} bytes, which is less than its fixed fields", rule=5)
 
 
-def _overrun(what: str, length: int, size: int, room: int, needed: int, rule: int) -> Damaged:
+def _overrun(what: str, length: int, size: int, lost: bool) -> Damaged:
     """The verdict on a field that leads out of the record.
 
-    Apache reads such a field as long as the buffer and the claimed size allow, and then fails on
-    the CRC (the body) or on the sum of the lengths; we give the same size without reading.
+    Apache reads such a field as long as the buffer and the claimed size allow, then fails on what
+    it read (``lost``) or on the sum of the lengths. We tell the two apart without reading.
     """
     if size < _MIN_SIZE:
         return _short_record(size)
     reason = f"{what} of {length} bytes leads out of the record of {size} bytes"
-    if length > size or needed > room:
-        return Damaged(-1, reason, size, 5)
-    return Damaged(-1 if rule == 6 else size, reason, size, rule)
+    return Damaged(-1, reason, size, 5) if lost else Damaged(size, reason, size, 10)
 
 
 def _crc_in_place(buf: Buffer, start: int, end: int) -> int:
@@ -348,11 +349,11 @@ def java_integer(text: bytes, bits: int) -> int | None:
     return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None
 
 
-def _inner_batch(properties: bytes) -> tuple[int, int] | None:
-    """Base offset and count of an inner batch; (-1, 1) for others; None if they are no numbers."""
+def _inner_batch(properties: bytes) -> tuple[int, int] | tuple[()] | None:
+    """Base offset and count of an inner batch; () for others; None if they are no numbers."""
     base = props.get(properties, b"INNER_BASE")
     count = props.get(properties, b"INNER_NUM")
     if base is None or count is None:
-        return -1, 1
+        return ()
     base_offset, batch_size = java_integer(base, 64), java_integer(count, 16)
     return None if base_offset is None or batch_size is None else (base_offset, batch_size)
