@@ -39,6 +39,10 @@ class Pending:
         """The answer; raises :class:`ClientError` when the client threw."""
         return self.driver.collect(self.number, self.op, timeout_s)
 
+    def forget(self) -> None:
+        """Nobody wants the answer."""
+        self.driver.forgotten.add(self.number)
+
 
 class Driver:
     """One driver process."""
@@ -49,6 +53,7 @@ class Driver:
         self._stderr = log.open("ab")
         self._numbers = itertools.count(1)
         self._answers: dict[int, dict[str, Any]] = {}
+        self.forgotten: set[int] = set()
         self._partial = b""
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
@@ -89,7 +94,10 @@ class Driver:
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
             answer = json.loads(line)
-            self._answers[answer["id"]] = answer
+            if answer["id"] in self.forgotten:
+                self.forgotten.remove(answer["id"])
+            else:
+                self._answers[answer["id"]] = answer
 
     def close(self) -> None:
         """End it: the drivers stop at the end of their input."""

@@ -132,8 +132,12 @@ class _Handle:
     kind: str
 
     def stop(self) -> None:
-        """Shut the client down; a second time does nothing."""
+        """Shut the client down to its end; a second time does nothing."""
         self.driver.call(f"{self.kind}.stop", name=self.name)
+
+    def leave(self) -> None:
+        """Shut down without waiting: the farewell goes out at once, then the client idles for 3 s."""
+        self.driver.begin(f"{self.kind}.stop", name=self.name).forget()
 
 
 @attrs.define
@@ -278,6 +282,14 @@ class Push(_Handle):
     def changes(self) -> list[dict[str, Any]]:
         """Calls of its queue-change listener."""
         return self.driver.call("push.changes", consumer=self.name)
+
+    def halt(self) -> None:
+        """Shut down without waiting for the end; what was received can still be asked for."""
+        self.driver.begin("push.halt", consumer=self.name).forget()
+
+    def rebalance(self) -> None:
+        """Share queues out now rather than at the client's next 20 s."""
+        self.driver.call("push.rebalance", consumer=self.name)
 
     def persist(self) -> None:
         """Commit offsets to the broker now rather than at the next period."""
@@ -578,4 +590,4 @@ class Java:
     def close(self) -> None:
         """Shut down all that is still open, last one first."""
         while self.open:
-            self.open.pop().stop()
+            self.open.pop().leave()

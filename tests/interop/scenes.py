@@ -59,18 +59,28 @@ def got(*consumers: Push) -> list[str]:
     return sorted(b for c in consumers for b in c.bodies())
 
 
-def stored(client: RawClient, topic: str, queues: int = 8, group: str = "TOOLS_CONSUMER") -> list[Record]:
-    """Everything in the queues of a topic at one broker, pulled by hand."""
+def stored(client: RawClient, topic: str, count: int, queues: int = 8) -> list[Record]:
+    """Everything in a topic at one broker, pulled by hand, once ``count`` messages are there.
+
+    The queues follow the log by a moment, so an answer to a send is no promise that a pull finds the message.
+    """
+    found: list[Record] = []
+
+    def enough() -> bool:
+        found[:] = [r for queue in range(queues) for r in _in_queue(client, topic, queue)]
+        return len(found) >= count
+
+    wait_for(enough, f"{count} messages in {topic}", timeout_s=10)
+    return found
+
+
+def _in_queue(client: RawClient, topic: str, queue: int) -> list[Record]:
     out: list[Record] = []
-    for queue in range(queues):
-        offset = 0
-        while True:
-            reply = client.call(11, pull_fields(group, topic, queue, offset))
-            if reply.code != 0:
-                break
-            out += records(reply.body)
-            offset = int(reply.ext["nextBeginOffset"])
-    return out
+    while True:
+        reply = client.call(11, pull_fields("TOOLS_CONSUMER", topic, queue, len(out)))
+        if reply.code != 0:
+            return out
+        out += records(reply.body)
 
 
 def total(cluster: Cluster, topic: str) -> int:

@@ -144,7 +144,11 @@ final class Admins {
 
     private static Object route(TopicRouteData route) {
         List<Object> brokers = new ArrayList<>();
-        route.getBrokerDatas().forEach(b -> brokers.add(Map.of("name", b.getBrokerName(), "cluster", b.getCluster(), "addresses", b.getBrokerAddrs())));
+        route.getBrokerDatas().forEach(b -> {
+            Map<String, String> addresses = new TreeMap<>();
+            b.getBrokerAddrs().forEach((id, address) -> addresses.put(String.valueOf(id), address));
+            brokers.add(Map.of("name", b.getBrokerName(), "cluster", b.getCluster(), "addresses", addresses));
+        });
         List<Object> queues = new ArrayList<>();
         route.getQueueDatas().forEach(q -> queues.add(Map.of("broker", q.getBrokerName(), "read", q.getReadQueueNums(), "write", q.getWriteQueueNums(), "perm", q.getPerm())));
         return Map.of("brokers", brokers, "queues", queues);

@@ -218,6 +218,7 @@ final class Producers {
         Background(DefaultMQProducer p, JSONObject a) {
             String topic = a.getString("topic");
             String prefix = a.getString("prefix");
+            String tag = a.containsKey("tag") ? a.getString("tag") : "Tag";
             int first = a.getIntValue("first");
             int count = a.getIntValue("count", Integer.MAX_VALUE);
             long gapMs = a.getLongValue("gapMs");
@@ -230,7 +231,7 @@ final class Producers {
                     for (int i = first; i < first + count && !stop; i++) {
                         String body = name + i;
                         try {
-                            Message m = new Message(topic, "Tag", (body + filler).getBytes());
+                            Message m = new Message(topic, tag, (body + filler).getBytes());
                             SendResult r = q == null ? p.send(m) : p.send(m, q);
                             acked.add(List.of(r.getSendStatus().name(), r.getMessageQueue().getBrokerName(), r.getMessageQueue().getQueueId(), r.getQueueOffset(), body));
                         } catch (Exception e) {

@@ -41,6 +41,11 @@ final class PushConsumers {
             }
             return null;
         });
+        // Stops the client but keeps what it received.
+        ops.put("push.halt", a -> {
+            of(a.getString("consumer")).consumer.shutdown();
+            return null;
+        });
         ops.put("push.subscribe", a -> {
             of(a.getString("consumer")).consumer.subscribe(a.getString("topic"), a.getString("expression"));
             return null;
@@ -65,6 +70,10 @@ final class PushConsumers {
                 out.put((String) name, queues);
             }
             return out;
+        });
+        ops.put("push.rebalance", a -> {
+            of(a.getString("consumer")).consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().rebalanceImmediately();
+            return null;
         });
         ops.put("push.changes", a -> of(a.getString("consumer")).changes);
         ops.put("push.persist", a -> {
