@@ -194,8 +194,7 @@ class Dispatcher:
             queue, _, _, log_offset, size, _, ms, props, _ = backlog[number]
             if log_offset < indexed_to:
                 continue
-            for key_hash in hasher.keys(queue.topic, props):
-                triples.append((key_hash, log_offset, ms))
+            triples += [(key_hash, log_offset, ms) for key_hash in hasher.keys(queue.topic, props)]
             end = log_offset + size
         try:
             self.index.insert(triples)

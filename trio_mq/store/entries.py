@@ -26,11 +26,12 @@ class EntryFiles:
         self.end = 0
         self.synced = 0
 
-    def open_at(self, end: int) -> None:
-        """Set the end of the valid entries; everything behind it is cut from the files."""
+    def open_at(self, end: int, *, cut: bool = True) -> None:
+        """Set the end of the valid entries; with `cut`, everything behind it is removed from the files."""
         self.tail.clear()
         self.written = self.end = self.synced = end
-        self.segments.cut(end)
+        if cut:
+            self.segments.cut(end)
 
     def append(self, data: Buffer) -> None:
         """Add whole entries."""

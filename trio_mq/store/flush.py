@@ -16,7 +16,7 @@ from typing import NamedTuple
 import attrs
 import trio
 
-from trio_mq.config.settings import FlushDiskType, StoreSettings
+from trio_mq.config import FlushDiskType, StoreSettings
 from trio_mq.store.checkpoint import CheckpointFile, with_index_safe_offset
 from trio_mq.store.dispatch import Dispatcher
 from trio_mq.store.index import KeyIndex

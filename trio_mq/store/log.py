@@ -108,7 +108,8 @@ class CommitLog:
     def read(self, size: int, offset: int) -> bytes:
         """`size` bytes at `offset`, fewer at the end of a segment or of what is written.
 
-        Empty when they have expired. Raises :class:`trio_mq.store.segments.ColdData` when the disk would have to be waited for.
+        Empty when they have expired. Raises :class:`trio_mq.store.segments.ColdData` when the disk would have
+        to be waited for.
         """
         size = self._within(size, offset)
         return self.segments.read_cached(size, offset) if size > 0 else b""

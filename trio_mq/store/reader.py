@@ -13,7 +13,7 @@ from collections.abc import Container
 
 import attrs
 
-from trio_mq.config.settings import StoreSettings
+from trio_mq.config import StoreSettings
 from trio_mq.protocol.layout import QUEUE_ENTRY, QUEUE_ENTRY_SIZE
 from trio_mq.store.log import CommitLog
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue, ConsumeQueue

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from trio_mq.config.settings import StoreSettings
+from trio_mq.config import StoreSettings
 from trio_mq.store.disk import DiskUsage
 
 log = logging.getLogger("trio_mq.store.retention")
@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 
 @attrs.frozen
 class Pressure:
-    """What the disk's usage asks for: `clean` because of room, whatever the age if `forced`; `refuse` has the reason."""
+    """What the disk's usage asks for: `clean` for room, whatever the age if `forced`; `refuse` has the reason."""
 
     clean: bool = False
     forced: bool = False

@@ -10,9 +10,13 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import pairwise
+from typing import TypeVar
 
 from trio_mq.errors import ForeignFormat
 from trio_mq.store.disk import Buffer, Disk, File
+
+T = TypeVar("T")
 
 log = logging.getLogger("trio_mq.store.segments")
 
@@ -27,6 +31,15 @@ class ColdData(Exception):
     def __init__(self, warm: Callable[[], object]) -> None:
         super().__init__("data is not in memory")
         self.warm = warm
+
+
+def warmed(call: Callable[[], T]) -> T:
+    """The result of a call that may need data from the disk, waiting for it. For worker threads."""
+    while True:
+        try:
+            return call()
+        except ColdData as cold:
+            cold.warm()
 
 
 class FilePool:
@@ -100,7 +113,7 @@ class Segments:
                     f"or move the file away if it was cut"
                 )
         starts = [int(name) for name in names]
-        for before, after in zip(starts, starts[1:], strict=False):
+        for before, after in pairwise(starts):
             if after - before != self.segment_bytes:
                 notes.append(
                     f"{self.directory} has a hole: bytes {before + self.segment_bytes} to {after} are missing"

@@ -17,9 +17,10 @@ import attrs
 import trio
 
 from trio_mq.clock import Clock
-from trio_mq.config.settings import StoreSettings
-from trio_mq.errors import ConfigError, StoreFull
+from trio_mq.config import StoreSettings
+from trio_mq.errors import ConfigError, LocalProtocolError, StoreFull
 from trio_mq.protocol import properties
+from trio_mq.protocol.layout import BLANK_HEADER_SIZE
 from trio_mq.protocol.message import Host, tags_code_of
 from trio_mq.protocol.record import pack, record_size
 from trio_mq.store import retention
@@ -80,7 +81,7 @@ def open_parts(
         lock=lock,
         log=CommitLog(
             disk,
-            settings.commit_log_path or f"{root}/commitlog",
+            settings.commit_log_dir,
             settings.mapped_file_size_commit_log,
         ),
         queues=QueueTable(
@@ -170,7 +171,7 @@ class Store:
             raise StoreFull(self.refusal)
         size = record_size(len(body), len(topic), len(props), sys_flag)
         if not commit_log.fits(size):
-            self._roll()
+            self._roll(size)
         if now_ms < self._last_ms:
             now_ms = self._last_ms  # stored times never go back, whatever the clock does
         else:
@@ -202,7 +203,17 @@ class Store:
         self._tokens.append(token)
         return log_offset
 
-    def _roll(self) -> None:
+    def make_room(self, size: int) -> None:
+        """See to it that the next `size` bytes of records lie in one segment, as a batch has to."""
+        if self.refusal is None and not self.log.fits(size):
+            self._roll(size)
+
+    def _roll(self, size: int) -> None:
+        if size + BLANK_HEADER_SIZE > self.log.segments.segment_bytes:
+            raise LocalProtocolError(
+                f"{size} bytes of records do not fit into a log segment of "
+                f"{self.log.segments.segment_bytes} bytes (mappedFileSizeCommitLog)"
+            )
         self.commit()
         if self.refusal is not None:
             raise StoreFull(self.refusal)

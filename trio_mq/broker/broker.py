@@ -1,0 +1,139 @@
+"""The broker: its tables, its processors and its faces, put together; and its periodic work.
+
+In: a recovered store and loaded tables. Out: a handler for listeners (:attr:`Broker.face`). Owns one nursery, in
+:meth:`Broker.run`: long polls, requests that wait for the disk, and a scheduler that saves tables and looks for
+silent clients. Called by :mod:`trio_mq.system`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from trio_mq.broker.holds import Holds
+from trio_mq.broker.locks import QueueLocks
+from trio_mq.broker.members import Members
+from trio_mq.broker.processors.admin import Admin
+from trio_mq.broker.processors.client import Clients
+from trio_mq.broker.processors.offset import Offsets
+from trio_mq.broker.processors.pull import Puller
+from trio_mq.broker.processors.query import Queries
+from trio_mq.broker.processors.send import Sender
+from trio_mq.broker.remoting import RemotingFace
+from trio_mq.broker.tables import BrokerTables
+from trio_mq.clock import Clock
+from trio_mq.config import Settings
+from trio_mq.net.requests import RequestTable
+from trio_mq.store.store import Store
+from trio_mq.tasks import PeriodicTask, Scheduler
+
+log = logging.getLogger("trio_mq.broker")
+
+#: Time between looks at changed tables: a topic or group is saved this soon after a change.
+SAVE_CHECK_S = 0.5
+#: Time between looks for clients that are silent and locks that are over.
+EXPIRY_SCAN_S = 10.0
+#: Time between looks at held pulls whose queue moved on without a match (Apache: 5 s, 1 s without long polling).
+HOLD_SCAN_S, SHORT_HOLD_SCAN_S = 5.0, 1.0
+
+
+class Broker:
+    """A broker without its sockets."""
+
+    def __init__(
+        self, settings: Settings, store: Store, tables: BrokerTables, clock: Clock, address: str
+    ) -> None:
+        mine = settings.broker
+        self._settings = mine
+        self._tables = tables
+        self.store = store
+        self.members = Members(mine.channel_expired_timeout_ms / 1000)
+        self.locks = QueueLocks()
+        self.holds = Holds(HOLD_SCAN_S if mine.long_polling_enable else SHORT_HOLD_SCAN_S)
+        topics, groups = tables.topics.table, tables.groups.table
+        offsets = tables.offsets.table
+        self.topics = topics
+        self.sender = Sender(store, topics, groups, mine, settings.store, clock, store.host)
+        self.puller = Puller(store, topics, groups, offsets, self.members, self.holds, mine)
+        self.requests = RequestTable("broker")
+        self.clients = Clients(topics, groups, self.members, self.locks, mine)
+        self.clients.fill(self.requests)
+        Offsets(store, topics, groups, offsets, mine).fill(self.requests)
+        Queries(store, topics, settings.store).fill(self.requests)
+        Admin(
+            settings,
+            store,
+            topics,
+            groups,
+            offsets,
+            self.members,
+            self.sender,
+            self.puller,
+            clock,
+            address,
+        ).fill(self.requests)
+        self.face = RemotingFace(
+            store,
+            self.sender,
+            self.puller,
+            self.requests,
+            clock,
+            mine.region_id,
+            mine.trace_on,
+            self.clients.disconnected,
+        )
+        store.dispatcher.arrived = self.holds.arrived
+
+    @property
+    def topic_changed(self) -> Callable[[str], None] | None:
+        """Called with the name of each topic that was created, changed or deleted."""
+        return self.topics.changed
+
+    @topic_changed.setter
+    def topic_changed(self, call: Callable[[str], None]) -> None:
+        self.topics.changed = call
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work until cancelled. What fails here for the disk's sake ends the process; clients cannot."""
+        scheduler = Scheduler(
+            [
+                PeriodicTask(
+                    name="save topics and groups",
+                    run=self._save_definitions,
+                    interval_s=SAVE_CHECK_S,
+                    initial_delay_s=SAVE_CHECK_S,
+                ),
+                PeriodicTask(
+                    name="save consumer offsets",
+                    run=self._tables.offsets.persist_if_changed,
+                    interval_s=self._settings.flush_consumer_offset_interval_ms / 1000,
+                    initial_delay_s=self._settings.flush_consumer_offset_interval_ms / 1000,
+                ),
+                PeriodicTask(
+                    name="look for silent clients",
+                    run=self._expire,
+                    interval_s=EXPIRY_SCAN_S,
+                    initial_delay_s=EXPIRY_SCAN_S,
+                ),
+            ]
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.face.run)
+            await nursery.start(self.holds.run)
+            await nursery.start(scheduler.run)
+            task_status.started()
+
+    async def _save_definitions(self) -> None:
+        await self._tables.topics.persist_if_changed()
+        await self._tables.groups.persist_if_changed()
+
+    async def _expire(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.clients.expire()
+
+    async def close(self) -> None:
+        """Save all tables. Called after :meth:`run` has ended, with a shield and a limit around it."""
+        for file in self._tables.files:
+            await file.persist_if_changed()

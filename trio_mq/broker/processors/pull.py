@@ -1,0 +1,296 @@
+"""PULL_MESSAGE and LITE_PULL_MESSAGE: checks, the read, and the hold when there is nothing.
+
+In: a typed pull request from the remoting face. Out: the reply's frame, or None when the pull is held; held pulls
+come back through the callable that was given. Rules and their order: Apache PullMessageProcessor,
+DefaultPullMessageResultHandler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from struct import Struct
+
+import attrs
+import trio
+
+from trio_mq.broker.groups import GroupTable
+from trio_mq.broker.holds import Held, Holds
+from trio_mq.broker.members import Members
+from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.subscriptions import is_tag_type, parse_tags
+from trio_mq.broker.topics import TopicTable
+from trio_mq.config import BrokerSettings
+from trio_mq.errors import RequestRefused
+from trio_mq.net.requests import Peer, Reply, encode_reply
+from trio_mq.protocol.bodies import MessageModel, SubscriptionGroupConfig, TopicConfig
+from trio_mq.protocol.codes import VERSION, Perm, PullFlag, ResponseCode
+from trio_mq.protocol.headers.pull import PullMessageReply, PullMessageRequest
+from trio_mq.store.queues import BaseQueue
+from trio_mq.store.reader import Found, Messages
+from trio_mq.store.store import Store
+
+_LENGTHS = Struct(">ii")
+_SUSPEND, _COMMIT, _SUBSCRIPTION = (
+    int(PullFlag.SUSPEND),
+    int(PullFlag.COMMIT_OFFSET),
+    int(PullFlag.SUBSCRIPTION),
+)
+_FOUND = (
+    b'{"code":0,"extFields":{"forbiddenType":"0","groupSysFlag":"%d","maxOffset":"%d","minOffset":"%d",'
+    b'"nextBeginOffset":"%d","suggestWhichBrokerId":"%d","topicSysFlag":"%d"},"flag":1,"language":"PYTHON",'
+    b'"opaque":%d,"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":'
+    + str(VERSION).encode()
+    + b"}"
+)
+_CODES = {
+    Found.FOUND: ResponseCode.SUCCESS,
+    Found.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    Found.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    Found.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    Found.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    Found.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    Found.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    Found.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class Forbidden:
+    """Why a pull is not allowed, as the reply says it (Apache: ForbiddenType)."""
+
+    BROKER = 1
+    GROUP = 2
+    TOPIC = 3
+    BROADCASTING = 4
+    SUBSCRIPTION = 5
+
+
+class PullRefused(RequestRefused):
+    """A refused pull; the peers expect the offsets in the reply even then."""
+
+    def __init__(self, code: int, remark: str, forbidden_type: int | None = None) -> None:
+        super().__init__(code, remark)
+        self.forbidden_type = forbidden_type
+
+
+@attrs.frozen
+class _Allowed:
+    """What the checks found."""
+
+    group: SubscriptionGroupConfig
+    topic: TopicConfig
+    codes: Container[int] | None
+
+
+class Puller:
+    """Answers pulls."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        members: Members,
+        holds: Holds,
+        settings: BrokerSettings,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._members = members
+        self._holds = holds
+        self._settings = settings
+        #: Counters for the runtime information.
+        self.messages = 0
+        self.found = 0
+
+    def pull(
+        self,
+        peer: Peer,
+        request: PullMessageRequest,
+        code: int,
+        opaque: int,
+        again: Callable[[], None] | None,
+    ) -> bytes | None:
+        """The reply's frame; None when the pull is held and `again` will be called.
+
+        Without `again` this is the second look, and the pull is answered whatever there is. May raise ColdData;
+        nothing has been changed then.
+        """
+        try:
+            allowed = self._check(request)
+        except PullRefused as refusal:
+            header = PullMessageReply(0, 0, 0, 0, forbidden_type=refusal.forbidden_type)
+            return encode_reply(opaque, Reply(refusal.code, header, remark=refusal.remark))
+        group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
+        queue = self._store.queue(topic, queue_id)
+        offset = request.queue_offset
+        reset = self._offsets.pending_reset(group, topic, queue_id)
+        if reset is not None:
+            found = Messages(
+                Found.OFFSET_RESET,
+                reset,
+                queue.min_offset if queue else 0,
+                queue.max_offset if queue else 0,
+            )
+            self._offsets.take_reset(group, topic, queue_id)
+        else:
+            found = self._store.reader.messages(queue, offset, request.max_msg_nums, allowed.codes)
+        if again is not None and request.sys_flag & _COMMIT:
+            self._offsets.commit(group, topic, queue_id, request.commit_offset)
+        self._offsets.pulled(group, topic, queue_id, found.next_offset)
+        if found.found is Found.FOUND:
+            return self._found(request, opaque, allowed, found)
+        reply_code = _code_of(found.found, offset)
+        if (
+            reply_code == ResponseCode.PULL_NOT_FOUND
+            and again is not None
+            and request.sys_flag & _SUSPEND
+            and self._hold(peer, request, queue, allowed.codes, again)
+        ):
+            return None
+        header = PullMessageReply(
+            suggest_which_broker_id=0,
+            next_begin_offset=found.next_offset,
+            min_offset=found.min_offset,
+            max_offset=found.max_offset,
+            topic_sys_flag=allowed.topic.topic_sys_flag,
+            group_sys_flag=allowed.group.group_sys_flag,
+        )
+        return encode_reply(opaque, Reply(reply_code, header, remark=found.found.value))
+
+    def _found(
+        self, request: PullMessageRequest, opaque: int, allowed: _Allowed, found: Messages
+    ) -> bytes:
+        """The reply with messages."""
+        self.messages += found.count
+        self.found += 1
+        header = _FOUND % (
+            allowed.group.group_sys_flag,
+            found.max_offset,
+            found.min_offset,
+            found.next_offset,
+            0,
+            allowed.topic.topic_sys_flag,
+            opaque,
+        )
+        data = found.data
+        return _LENGTHS.pack(4 + len(header) + len(data), len(header)) + header + data
+
+    def _hold(
+        self,
+        peer: Peer,
+        request: PullMessageRequest,
+        queue: BaseQueue | None,
+        codes: Container[int] | None,
+        again: Callable[[], None],
+    ) -> bool:
+        settings = self._settings
+        time_ms = request.suspend_timeout_millis
+        if not settings.long_polling_enable:
+            time_ms = settings.short_polling_time_ms
+        if queue is None:
+            queue = self._store.queues.obtain(request.topic, request.queue_id)
+        held = Held(peer, queue, request.queue_offset, codes, again)
+        return self._holds.hold(held, trio.current_time() + max(0, time_ms) / 1000)
+
+    # -- checks ----------------------------------------------------------------------------------------------
+
+    def _check(self, request: PullMessageRequest) -> _Allowed:
+        """Apache's checks in Apache's order."""
+        settings = self._settings
+        if not settings.broker_permission & Perm.READ:
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker {settings.broker_name} does not hand out messages (brokerPermission)",
+                Forbidden.BROKER,
+            )
+        name = request.consumer_group
+        group = self._groups.obtain(name)
+        if group is None:
+            raise PullRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group {name} does not exist; create it, or let autoCreateSubscriptionGroup do so",
+            )
+        if not group.consume_enable:
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group {name} may not consume (consumeEnable)",
+                Forbidden.GROUP,
+            )
+        topic = self._topics.get(request.topic)
+        if topic is None:
+            raise PullRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {request.topic} does not exist; create it first",
+            )
+        if not topic.perm & Perm.READ:
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"topic {request.topic} may not be read (perm {topic.perm})",
+                Forbidden.TOPIC,
+            )
+        if not 0 <= request.queue_id < topic.read_queue_nums:
+            raise PullRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue id {request.queue_id}: topic {request.topic} has {topic.read_queue_nums} queues to read",
+            )
+        return _Allowed(group, topic, self._codes(request, group))
+
+    def _codes(
+        self, request: PullMessageRequest, group: SubscriptionGroupConfig
+    ) -> Container[int] | None:
+        """Tags codes that the pull wants, None for all: from the request, or from the group's heartbeat."""
+        if request.sys_flag & _SUBSCRIPTION:
+            return self._filter(request.expression_type, request.subscription)
+        name = request.consumer_group
+        live = self._members.consumer_group(name)
+        if live is None:
+            raise PullRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"no consumer of group {name} is connected, so its subscription is unknown; "
+                f"send a heartbeat first",
+            )
+        if live.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group {name} may not broadcast (consumeBroadcastEnable)",
+                Forbidden.BROADCASTING,
+            )
+        if self._groups.is_forbidden(name, request.topic):
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group {name} is forbidden to read topic {request.topic}",
+                Forbidden.SUBSCRIPTION,
+            )
+        subscription = live.subscription(request.topic)
+        if subscription is None:
+            raise PullRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"group {name} has not subscribed topic {request.topic}; all its consumers must "
+                f"subscribe the same topics",
+            )
+        if subscription.sub_version < request.sub_version:
+            raise PullRefused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the subscription of group {name} is older than this request; send a heartbeat first",
+            )
+        return self._filter(subscription.expression_type, subscription.sub_string)
+
+    def _filter(self, expression_type: str | None, expression: str | None) -> Container[int] | None:
+        if not is_tag_type(expression_type):
+            raise PullRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker does not support consumer to filter message by {expression_type} "
+                f"(enablePropertyFilter is false)",
+            )
+        tags = parse_tags(expression)
+        return None if tags.everything else tags.codes
+
+
+def _code_of(found: Found, offset: int) -> int:
+    if found in (Found.NO_MATCHED_LOGIC_QUEUE, Found.NO_MESSAGE_IN_QUEUE):
+        # An offset into nothing has moved; the start of nothing is where a consumer waits.
+        return ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+    return _CODES[found]

@@ -1,0 +1,334 @@
+"""The top nursery: what starts in which order, and how it stops.
+
+``trio-mq serve`` runs :func:`run_serve`. Order of a start: sockets are bound (a taken port is told before anything is
+touched), the name server begins, tables are loaded, the store is recovered, then come the stages store, broker,
+listeners and registration, each in a nursery of its own. A stop request ends the innermost stage, and leaving one
+stage ends the next one out: first nobody new is told about us, then connections end, then the broker saves its
+tables, then the store makes everything durable and takes the abort marker away.
+
+Failure policy: what a client does never leaves its connection. A registration that fails is tried again for ever. A
+disk that fails or a broken invariant leaves its stage, ends the process with its exit code, and leaves the abort
+marker for the next start.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import attrs
+import trio
+
+from trio_mq.broker.broker import Broker
+from trio_mq.broker.groups import GroupTable
+from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.register import Registrar
+from trio_mq.broker.tables import BrokerTables, load_tables
+from trio_mq.broker.topics import TopicTable
+from trio_mq.clock import Clock, SystemClock
+from trio_mq.config import Address, Settings
+from trio_mq.errors import StoreFull, TrioMQError
+from trio_mq.nameserver.nameserver import NameServer
+from trio_mq.net import address as addresses
+from trio_mq.net.serve import Listener, listen, serve
+from trio_mq.recovery.recover import recover
+from trio_mq.recovery.report import RecoveryReport
+from trio_mq.store.disk import Disk, RealDisk
+from trio_mq.store.store import Store, StoreParts, open_parts
+from trio_mq.tasks import stage
+
+log = logging.getLogger("trio_mq.system")
+
+#: Time that a stop may take in all; the last resort for what cannot end by itself.
+STOP_LIMIT_S = 8.0
+#: Time to register at the name server of this process before it is ready anyway.
+REGISTER_LIMIT_S = 3.0
+#: Allocations between two looks for garbage: most of what lives here lives long.
+GC_THRESHOLD = 50_000
+
+
+@attrs.frozen
+class Ready:
+    """What is known once everything serves. Addresses are `host:port`."""
+
+    nameserver: str | None
+    broker: str
+    store: str
+    recovery: RecoveryReport
+    ready_s: float
+
+    def as_json(self) -> str:
+        """One line for programs that start us."""
+        return json.dumps(
+            {
+                "nameserver": self.nameserver,
+                "broker": self.broker,
+                "store": self.store,
+                "recovery": self.recovery.as_dict(),
+                "ready_s": round(self.ready_s, 3),
+            }
+        )
+
+    def as_text(self) -> str:
+        """One line for people."""
+        names = f"name server {self.nameserver}, " if self.nameserver else ""
+        return f"ready in {self.ready_s:.2f} s: {names}broker {self.broker}, store {self.store}"
+
+
+def run_serve(settings: Settings, *, ready_json: bool, log_json: bool) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. Raises TrioMQError when it cannot start or go on."""
+    began_s = _process_start_s()
+
+    def ready(found: Ready) -> None:
+        print(found.as_json() if ready_json else found.as_text(), flush=True)  # noqa: T201
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 20)
+
+    try:
+        trio.run(serve_until_signal, settings, began_s, ready)
+    except BaseExceptionGroup as group:
+        raise _first_of(group) from group
+    return 0
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that explains a group best: one of ours before any other."""
+    leaves: list[BaseException] = []
+    todo: list[BaseException] = [group]
+    while todo:
+        error = todo.pop()
+        if isinstance(error, BaseExceptionGroup):
+            todo += reversed(error.exceptions)
+        else:
+            leaves.append(error)
+    ours = [e for e in leaves if isinstance(e, TrioMQError)]
+    if ours:
+        return ours[0]
+    if isinstance(leaves[0], OSError):
+        return StoreFull(f"the store's disk failed: {leaves[0]}")
+    return leaves[0]
+
+
+def _process_start_s() -> float:
+    """When this process began, on the clock of time.perf_counter; that of this call if the system cannot tell."""
+    now_s = time.perf_counter()
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            started_ticks = int(stat.read().rpartition(b")")[2].split()[19])
+        up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        age_s = up_s - started_ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return now_s
+    return now_s - max(0.0, min(age_s, 60.0))
+
+
+async def serve_until_signal(
+    settings: Settings, began_s: float, ready: Callable[[Ready], None]
+) -> None:
+    """Run the system, and end it in order when a signal asks for that."""
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+        await nursery.start(_watch_signals, stop)
+        await run_system(settings, RealDisk(), SystemClock(), stop, began_s=began_s, ready=ready)
+        nursery.cancel_scope.cancel()
+
+
+async def _watch_signals(
+    stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            if stop.is_set():
+                log.error("second signal: ending at once; the next start recovers")
+                os._exit(128 + number)
+            log.info("stopping: %s", signal.Signals(number).name)
+            stop.set()
+
+
+async def run_system(
+    settings: Settings,
+    disk: Disk,
+    clock: Clock,
+    stop: trio.Event,
+    *,
+    began_s: float,
+    ready: Callable[[Ready], None],
+) -> None:
+    """Everything, from bound sockets to a closed store. Returns after `stop` was set and all has ended."""
+    async with AsyncExitStack() as stack:
+        sockets = _Sockets.bind(settings)
+        stack.callback(sockets.close)
+        nameserver = await _start_nameserver(settings, disk, clock, sockets, stack)
+        async with trio.open_nursery() as starting:
+            # A stop during a long recovery ends it at once; the abort marker is still there then.
+            starting.start_soon(_cancel_on, stop, starting.cancel_scope)
+            advertised, host = await _advertised(settings, sockets)
+            parts, tables, report = await _recovered_store(settings, disk, clock, stack)
+            starting.cancel_scope.cancel()
+        if stop.is_set():
+            return
+        store = Store(parts, clock, host)
+        await stack.enter_async_context(_running_store(store))
+        broker = Broker(settings, store, tables, clock, str(advertised))
+        clamped = tables.offsets.table.clamp_all(
+            lambda topic, queue_id: (q := store.queue(topic, queue_id)) and q.max_offset
+        )
+        for one in clamped:
+            log.warning("consumer offset behind the end of its queue is set back: %s", one)
+        await stack.enter_async_context(_running(broker.run, broker.close))
+        await stack.enter_async_context(_listening(sockets.broker, broker.face))
+        registrar = Registrar(
+            settings.broker,
+            advertised,
+            broker.topics,
+            nameservers=_nameservers(settings, nameserver),
+            ha_address=str(Address(advertised.host, advertised.port + 1)),
+        )
+        broker.topic_changed = registrar.topic_changed
+        await stack.enter_async_context(_running(registrar.run, registrar.close))
+        if nameserver is not None:
+            await registrar.registered_once(REGISTER_LIMIT_S)
+        ready(
+            Ready(
+                nameserver=None if nameserver is None else str(nameserver),
+                broker=str(advertised),
+                store=settings.store.path,
+                recovery=report,
+                ready_s=time.perf_counter() - began_s,
+            )
+        )
+        await stop.wait()
+
+
+async def _cancel_on(stop: trio.Event, scope: trio.CancelScope) -> None:
+    await stop.wait()
+    scope.cancel()
+
+
+@attrs.frozen
+class _Sockets:
+    """All listening sockets, bound before anything else happens."""
+
+    nameserver: list[Listener]
+    broker: list[Listener]
+
+    @classmethod
+    def bind(cls, settings: Settings) -> _Sockets:
+        mine = settings.broker
+        bound: list[Listener] = []
+        try:
+            if settings.nameserver.enabled:
+                at = settings.nameserver.listen
+                bound.append(listen(at.host, at.port, purpose="name server (--nameserver-listen)"))
+            names = len(bound)
+            bound.append(listen(mine.listen_host, mine.listen_port, purpose="broker (--listen)"))
+            if mine.fast_port and mine.listen_port:
+                purpose = "fast port, listen port - 2 (--no-fast-port leaves it out)"
+                bound.append(listen(mine.listen_host, mine.listen_port - 2, purpose=purpose))
+        except TrioMQError:
+            for listener in bound:
+                listener.sock.close()
+            raise
+        return cls(bound[:names], bound[names:])
+
+    def close(self) -> None:
+        for listener in self.nameserver + self.broker:
+            listener.sock.close()
+
+
+async def _advertised(settings: Settings, sockets: _Sockets) -> tuple[Address, object]:
+    """The address that clients are told, and the numeric one that message ids carry."""
+    mine = settings.broker
+    chosen = addresses.choose_advertised(
+        configured=mine.advertise_host,
+        listen_host=mine.listen_host,
+        interfaces=addresses.system_interfaces(),
+        default_route=addresses.default_route_address(),
+    )
+    address = Address(chosen.host, mine.advertise_port or sockets.broker[0].address.port)
+    log.info("clients are told %s (%s)", address, chosen.reason)
+    return address, await addresses.resolve(address)
+
+
+async def _start_nameserver(
+    settings: Settings, disk: Disk, clock: Clock, sockets: _Sockets, stack: AsyncExitStack
+) -> Address | None:
+    if not sockets.nameserver:
+        return None
+    nameserver = NameServer(settings.nameserver, disk=disk, clock=clock)
+    await stack.enter_async_context(_running(nameserver.run))
+    await stack.enter_async_context(_listening(sockets.nameserver, nameserver))
+    at = sockets.nameserver[0].address
+    return Address(at.ip, at.port)
+
+
+def _nameservers(settings: Settings, own: Address | None) -> list[Address]:
+    found = list(settings.broker.nameservers)
+    if own is not None:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(own.host, own.host)
+        found.insert(0, Address(host, own.port))
+    return found
+
+
+async def _recovered_store(
+    settings: Settings, disk: Disk, clock: Clock, stack: AsyncExitStack
+) -> tuple[StoreParts, BrokerTables, RecoveryReport]:
+    """Lock, load the tables, recover. On an error or a stop the files are let go as they are."""
+    topics = TopicTable(settings.broker, clock)
+    parts = open_parts(disk, settings.store, clock, lambda topic: _is_batch(topics, topic))
+    stack.callback(parts.release)
+    tables = await load_tables(
+        disk,
+        f"{settings.store.path}/config",
+        clock,
+        topics=topics,
+        groups=GroupTable(settings.broker, clock),
+        offsets=ConsumerOffsets(settings.broker, clock),
+    )
+    report = await recover(parts, index_enabled=settings.store.message_index_enable)
+    return parts, tables, report
+
+
+def _is_batch(topics: TopicTable, topic: str) -> bool:
+    config = topics.get(topic)
+    return config is not None and config.attributes.get("queue.type") == "BatchCQ"
+
+
+# -- stages --------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _running(
+    run: Callable[..., Awaitable[None]], close: Callable[[], Awaitable[None]] | None = None
+) -> AsyncIterator[None]:
+    """A subsystem's `run` around a block; `close` is called after it has ended, bounded and shielded."""
+    async with stage() as nursery:
+        await nursery.start(run)
+        yield
+    if close is not None:
+        with trio.move_on_after(STOP_LIMIT_S, shield=True) as scope:
+            await close()
+        if scope.cancelled_caught:
+            log.error("a subsystem did not close within %g s", STOP_LIMIT_S)
+
+
+@asynccontextmanager
+async def _running_store(store: Store) -> AsyncIterator[None]:
+    await store.start()
+    async with _running(store.run, store.close):
+        yield
+
+
+@asynccontextmanager
+async def _listening(listeners: list[Listener], handler: object) -> AsyncIterator[None]:
+    async with stage() as nursery:
+        await nursery.start(serve, listeners, handler)
+        yield
