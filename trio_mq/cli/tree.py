@@ -25,28 +25,27 @@ _PLAIN: dict[str, Any] = {
 }
 
 
-def _command(run: Callable[[Values], int], table: Sequence[Option]) -> Callable[..., None]:
+def command(run: Callable[[Values], int], table: Sequence[Option]) -> Callable[..., None]:
     """A function with one keyword parameter for each option, which is what typer reads."""
 
-    def command(**given: Any) -> None:
+    def run_verb(**given: Any) -> None:
         values: dict[str, list[str]] = {}
         for option in table:
             value = given[option.parameter]
-            if option.metavar is None:
-                if value:
-                    values[option.name] = [""]
-            elif value:
-                values[option.name] = list(value) if option.many else [value]
-            elif value is not None and not option.many:
+            if option.many and value:
+                values[option.name] = list(value)
+            elif option.metavar is None and value:
+                values[option.name] = [""]
+            elif isinstance(value, str):
                 values[option.name] = [value]
         raise typer.Exit(run(values))
 
     parameters = [_parameter(option) for option in table]
-    command.__doc__ = run.__doc__
-    command.__name__ = run.__name__
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return command
+    run_verb.__doc__ = run.__doc__
+    run_verb.__name__ = run.__name__
+    run_verb.__annotations__ = {each.name: each.annotation for each in parameters}
+    run_verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run_verb
 
 
 def _parameter(option: Option) -> inspect.Parameter:
@@ -100,13 +99,13 @@ def make() -> typer.Typer:
     ) -> None:
         """A message broker that Apache RocketMQ clients use as it is."""
 
-    app.command("serve")(_command(serve.serve, SERVE))
+    app.command("serve")(command(serve.serve, SERVE))
     settings = typer.Typer(name="config", help="Look at settings.", **_PLAIN)
 
     @settings.callback()
     def settings_root() -> None:
         """Look at settings."""
 
-    settings.command("show")(_command(config.show, SHOW))
+    settings.command("show")(command(config.show, SHOW))
     app.add_typer(settings)
     return app
