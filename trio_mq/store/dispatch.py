@@ -42,7 +42,7 @@ class Stored(NamedTuple):
 
     queue: BaseQueue
     queue_offset: int
-    count: int
+    batch_size: int
     log_offset: int
     size: int
     tags_code: int
