@@ -21,6 +21,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -36,7 +37,8 @@ from trio_mq.config import Address, Settings
 from trio_mq.errors import StoreFull, TrioMQError
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net import address as addresses
-from trio_mq.net.serve import Listener, listen, serve
+from trio_mq.net.serve import Handler, Listener, listen, serve
+from trio_mq.protocol.message import Host
 from trio_mq.recovery.recover import recover
 from trio_mq.recovery.report import RecoveryReport
 from trio_mq.store.disk import Disk, RealDisk
@@ -178,11 +180,7 @@ async def run_system(
         store = Store(parts, clock, host)
         await stack.enter_async_context(_running_store(store))
         broker = Broker(settings, store, tables, clock, str(advertised))
-        clamped = tables.offsets.table.clamp_all(
-            lambda topic, queue_id: (q := store.queue(topic, queue_id)) and q.max_offset
-        )
-        for one in clamped:
-            log.warning("consumer offset behind the end of its queue is set back: %s", one)
+        tables.offsets.table.clamp_all(partial(_max_offset, store))
         await stack.enter_async_context(_running(broker.run, broker.close))
         await stack.enter_async_context(_listening(sockets.broker, broker.face))
         registrar = Registrar(
@@ -244,7 +242,7 @@ class _Sockets:
             listener.sock.close()
 
 
-async def _advertised(settings: Settings, sockets: _Sockets) -> tuple[Address, object]:
+async def _advertised(settings: Settings, sockets: _Sockets) -> tuple[Address, Host]:
     """The address that clients are told, and the numeric one that message ids carry."""
     mine = settings.broker
     chosen = addresses.choose_advertised(
@@ -302,6 +300,11 @@ def _is_batch(topics: TopicTable, topic: str) -> bool:
     return config is not None and config.attributes.get("queue.type") == "BatchCQ"
 
 
+def _max_offset(store: Store, topic: str, queue_id: int) -> int | None:
+    queue = store.queue(topic, queue_id)
+    return None if queue is None else queue.max_offset
+
+
 # -- stages --------------------------------------------------------------------------------------------------
 
 
@@ -328,7 +331,7 @@ async def _running_store(store: Store) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _listening(listeners: list[Listener], handler: object) -> AsyncIterator[None]:
+async def _listening(listeners: list[Listener], handler: Handler) -> AsyncIterator[None]:
     async with stage() as nursery:
         await nursery.start(serve, listeners, handler)
         yield

@@ -1,1 +1,1 @@
-"""What a broker answers: tables of topics, groups, offsets and members, and the processors."""
+"""What a broker answers: tables, processors, the remoting face, and what it does from time to time."""

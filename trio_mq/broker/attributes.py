@@ -71,7 +71,9 @@ def parse(text: str | None) -> dict[str, str]:
         name, equals, value = item.partition("=")
         if name in changes:
             raise _refused(f"attribute {name!r} is there twice")
-        if bool(equals) is not name.startswith("+") or bool(value) is not bool(equals):
+        added = name.startswith("+") and value
+        removed = name.startswith("-") and not equals
+        if not added and not removed:
             raise _refused(f"attribute change {item!r}: write +name=value or -name")
         changes[name] = value
     return changes

@@ -182,9 +182,9 @@ class GroupTable:
 
     # -- what a group may not do
 
-    def may_read(self, group: str, topic: str) -> bool:
-        """Whether nobody has forbidden the group to read the topic."""
-        return not self._forbidden.get(group, {}).get(topic, 0) & _READ
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether somebody has forbidden the group to read the topic."""
+        return bool(self._forbidden.get(group, {}).get(topic, 0) & _READ)
 
     def set_readable(self, group: str, topic: str, *, readable: bool) -> None:
         """Forbid a group to read a topic, or allow it again."""

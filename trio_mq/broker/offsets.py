@@ -45,8 +45,8 @@ class Commit(Enum):
 class Clamped:
     """A stored offset that lay behind the end of its queue and was set to that end."""
 
-    topic: str
     group: str
+    topic: str
     queue_id: int
     before: int
     after: int
@@ -76,16 +76,17 @@ class ConsumerOffsets:
     # -- commits and queries
 
     def commit(
-        self, topic: str, group: str, queue_id: int, offset: int, *, client: str = ""
+        self, group: str, topic: str, queue_id: int, offset: int, *, client: str = ""
     ) -> Commit:
         """Store how far a group is; `client` is named in the log if that is less than before."""
-        key = f"{topic}@{group}"
-        if self._resets and self._use_resets and queue_id in self._resets.get(key, ()):
+        if self.pending_reset(group, topic, queue_id) is not None:
             return Commit.IGNORED
+        key = f"{topic}@{group}"
         table = self._committed.setdefault(key, {})
         before = table.get(queue_id)
-        table[queue_id] = offset
-        self._revision += 1
+        if before != offset:  # clients commit every 5 s whether they have moved or not
+            table[queue_id] = offset
+            self._revision += 1
         self._commits += 1
         if self._commits % self._version_step == 0:
             self.version = next_version(self.version, self._clock.now_ms())
@@ -97,60 +98,57 @@ class ConsumerOffsets:
         )
         return Commit.WENT_BACK
 
-    def query(self, topic: str, group: str, queue_id: int) -> int | None:
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """The stored offset, or the pending reset, or None if there is neither."""
-        key = f"{topic}@{group}"
-        if self._resets and self._use_resets:
-            reset = self._resets.get(key, {}).get(queue_id)
-            if reset is not None:
-                return reset
-        return self._committed.get(key, {}).get(queue_id)
+        reset = self.pending_reset(group, topic, queue_id)
+        if reset is not None:
+            return reset
+        return self._committed.get(f"{topic}@{group}", {}).get(queue_id)
 
-    def of(self, topic: str, group: str) -> Mapping[int, int]:
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
         """Stored offsets of a group in a topic, by queue."""
         return self._committed.get(f"{topic}@{group}", {})
 
-    def note_pull(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+    def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Remember where the next pull of a group will be, for statistics."""
         self._pulled.setdefault(f"{topic}@{group}", {})[queue_id] = offset
 
-    def pull_offset(self, topic: str, group: str, queue_id: int) -> int | None:
+    def pull_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where the next pull of a group will be; the stored offset if it has not pulled yet."""
         offset = self._pulled.get(f"{topic}@{group}", {}).get(queue_id)
-        return self.query(topic, group, queue_id) if offset is None else offset
+        return self.query(group, topic, queue_id) if offset is None else offset
 
     # -- resets by the broker
 
-    def assign_reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+    def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store an offset, and let the next pull of the queue hear of it."""
         key = f"{topic}@{group}"
         self._resets.setdefault(key, {})[queue_id] = offset
         self._committed.setdefault(key, {})[queue_id] = offset
         self._revision += 1
 
-    def has_reset(self, topic: str, group: str, queue_id: int) -> bool:
-        """Whether a reset waits for the next pull of a queue."""
-        return queue_id in self._resets.get(f"{topic}@{group}", ())
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The reset that waits for the next pull of a queue."""
+        if not self._resets or not self._use_resets:
+            return None
+        return self._resets.get(f"{topic}@{group}", {}).get(queue_id)
 
-    def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """The reset that waits for this pull, which then is over.
 
         That pull's own commit must not be stored: it is from before the reset.
         """
-        if not self._resets or not self._use_resets:
-            return None
-        key = f"{topic}@{group}"
-        table = self._resets.get(key)
-        if table is None:
-            return None
-        offset = table.pop(queue_id, None)
-        if not table:
-            del self._resets[key]
+        offset = self.pending_reset(group, topic, queue_id)
+        if offset is not None:
+            key = f"{topic}@{group}"
+            del self._resets[key][queue_id]
+            if not self._resets[key]:
+                del self._resets[key]
         return offset
 
     # -- after damage to the log
 
-    def clamp(self, topic: str, group: str, queue_id: int, max_offset: int) -> Clamped | None:
+    def clamp(self, group: str, topic: str, queue_id: int, max_offset: int) -> Clamped | None:
         """Take a stored offset that lies behind the end of its queue back to that end.
 
         After a power cut the log can be shorter than what was consumed of it. Left alone, the
@@ -167,7 +165,7 @@ class ConsumerOffsets:
             "it goes on from there",
             *(group, topic, queue_id, before, max_offset),
         )
-        return Clamped(topic, group, queue_id, before, max_offset)
+        return Clamped(group, topic, queue_id, before, max_offset)
 
     def clamp_all(self, max_offset: Callable[[str, int], int | None]) -> list[Clamped]:
         """Apply :meth:`clamp` to all; `max_offset` answers None for a queue it knows nothing of."""
@@ -176,9 +174,10 @@ class ConsumerOffsets:
             names = split_key(key)
             if names is None:
                 continue
+            topic, group = names
             for queue_id in list(table):
-                end = max_offset(names[0], queue_id)
-                clamped = None if end is None else self.clamp(*names, queue_id, end)
+                end = max_offset(topic, queue_id)
+                clamped = None if end is None else self.clamp(group, topic, queue_id, end)
                 if clamped is not None:
                     found.append(clamped)
         return found

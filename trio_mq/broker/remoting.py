@@ -18,8 +18,8 @@ from typing import Protocol
 import msgspec
 import trio
 
-from trio_mq.broker.processors.pull import Puller
-from trio_mq.broker.processors.send import Sender, Sent
+from trio_mq.broker.processors.pull import Puller, PullRequest
+from trio_mq.broker.processors.send import Sender, SendRequest, Sent
 from trio_mq.clock import Clock
 from trio_mq.errors import HeaderError, LocalProtocolError, RequestRefused, StoreFull
 from trio_mq.net.requests import Peer, Reply, RequestTable, encode_reply
@@ -123,17 +123,17 @@ class RemotingFace:
             try:
                 if header.startswith(_SENDS_V2):
                     send = hot.decode_send_v2(header)
-                    self._send(peer, send.ext, send.code, send.opaque, send.flag, frame[2], now_ms)  # type: ignore[arg-type]
+                    self._send(peer, send.ext, send.code, send.opaque, send.flag, frame[2], now_ms)
                     return
                 if header.startswith(_PULLS):
                     pull = hot.decode_pull(header)
-                    self._pull(peer, pull.ext, pull.code, pull.opaque, pull.flag, frame)  # type: ignore[arg-type]
+                    self._pull(peer, pull.ext, pull.code, pull.opaque, pull.flag, frame)
                     return
                 if header.startswith(_SEND):
                     plain = hot.decode_send(header)
                     self._send(
                         peer, plain.ext, plain.code, plain.opaque, plain.flag, frame[2], now_ms
-                    )  # type: ignore[arg-type]
+                    )
                     return
             except (msgspec.DecodeError, RecursionError):
                 pass  # the ordinary way accepts more, and names what is wrong
@@ -174,7 +174,7 @@ class RemotingFace:
     def _send(
         self,
         peer: Inbound,
-        request: SendMessageRequest,
+        request: SendRequest,
         code: int,
         opaque: int,
         flag: int,
@@ -260,7 +260,7 @@ class RemotingFace:
     def _pull(
         self,
         peer: Inbound,
-        request: PullMessageRequest,
+        request: PullRequest,
         code: int,
         opaque: int,
         flag: int,

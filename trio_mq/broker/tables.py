@@ -340,9 +340,8 @@ class LoadedStateFile(Generic[T]):
         finally:
             file.close()
         if self._main_is_good and disk.exists(self.path):
-            # from here until the next rename the backup is what a start would load
-            self._main_is_good = False
             disk.rename(self.path, f"{self.path}.bak")
+            self._main_is_good = False  # until the next rename a start would load the backup
         disk.rename(temporary, self.path)
         self._main_is_good = True
         disk.sync_dir(self._directory)

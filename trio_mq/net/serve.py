@@ -75,11 +75,16 @@ class Connection:
         self._backlog_bytes = 0
         self._drained = trio.Event()
         self._scope = trio.CancelScope()
+        #: Replies of the receive that is being handled: they leave with one send.
+        self._cork: list[bytes] | None = None
         self._active = True
 
     def write(self, data: bytes) -> None:
         """Send whole frames, in order; never waits, does nothing on a closed connection."""
         if self.closed:
+            return
+        if self._cork is not None:
+            self._cork.append(data)
             return
         self._active = True
         if not self._backlog:
@@ -135,6 +140,16 @@ class Connection:
         self._drained.set()
         self._drained = trio.Event()
 
+    def _handle(self, handler: Handler, frames: list[RawFrame]) -> None:
+        """Let the handler see the frames, and send all that it answers at once."""
+        cork = self._cork = []
+        try:
+            handler.received(self, frames)
+        finally:
+            self._cork = None
+            if cork:
+                self.write(cork[0] if len(cork) == 1 else b"".join(cork))
+
     async def run(self, handler: Handler) -> None:
         """Read until the peer closes, breaks the format, or :meth:`close` is called."""
         reader = FrameReader()
@@ -153,7 +168,7 @@ class Connection:
                     self._active = True
                     frames = reader.feed(data)
                     if frames:
-                        handler.received(self, frames)
+                        self._handle(handler, frames)
                     if reader.failure is not None:
                         log.warning("closing connection of %s: %s", self.address, reader.failure)
                         break
@@ -244,10 +259,10 @@ async def _accept(
             log.warning("cannot accept a connection: %s", error)
             await trio.sleep(ACCEPT_PAUSE_S)
             continue
+        accepted.setblocking(False)
         with suppress(OSError):  # closed by the peer already: its task finds out
-            accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            nursery.start_soon(_serve_one, accepted, handler, nursery, live)
+        nursery.start_soon(_serve_one, accepted, handler, nursery, live)
 
 
 async def _serve_one(

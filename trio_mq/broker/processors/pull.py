@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from struct import Struct
+from typing import TypeAlias
 
 import attrs
 import trio
@@ -24,6 +25,7 @@ from trio_mq.errors import RequestRefused
 from trio_mq.net.requests import Peer, Reply, encode_reply
 from trio_mq.protocol.bodies import MessageModel, SubscriptionGroupConfig, TopicConfig
 from trio_mq.protocol.codes import VERSION, Perm, PullFlag, ResponseCode
+from trio_mq.protocol.headers.hot import PullFields
 from trio_mq.protocol.headers.pull import PullMessageReply, PullMessageRequest
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.reader import Found, Messages
@@ -52,6 +54,10 @@ _CODES = {
     Found.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     Found.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
+
+
+#: A pull request as the ordinary or the short way reads it: the same fields.
+PullRequest: TypeAlias = PullMessageRequest | PullFields
 
 
 class Forbidden:
@@ -108,7 +114,7 @@ class Puller:
     def pull(
         self,
         peer: Peer,
-        request: PullMessageRequest,
+        request: PullRequest,
         code: int,
         opaque: int,
         again: Callable[[], None] | None,
@@ -161,7 +167,7 @@ class Puller:
         return encode_reply(opaque, Reply(reply_code, header, remark=found.found.value))
 
     def _found(
-        self, request: PullMessageRequest, opaque: int, allowed: _Allowed, found: Messages
+        self, request: PullRequest, opaque: int, allowed: _Allowed, found: Messages
     ) -> bytes:
         """The reply with messages."""
         self.messages += found.count
@@ -181,7 +187,7 @@ class Puller:
     def _hold(
         self,
         peer: Peer,
-        request: PullMessageRequest,
+        request: PullRequest,
         queue: BaseQueue | None,
         codes: Container[int] | None,
         again: Callable[[], None],
@@ -197,7 +203,7 @@ class Puller:
 
     # -- checks ----------------------------------------------------------------------------------------------
 
-    def _check(self, request: PullMessageRequest) -> _Allowed:
+    def _check(self, request: PullRequest) -> _Allowed:
         """Apache's checks in Apache's order."""
         settings = self._settings
         if not settings.broker_permission & Perm.READ:
@@ -238,9 +244,7 @@ class Puller:
             )
         return _Allowed(group, topic, self._codes(request, group))
 
-    def _codes(
-        self, request: PullMessageRequest, group: SubscriptionGroupConfig
-    ) -> Container[int] | None:
+    def _codes(self, request: PullRequest, group: SubscriptionGroupConfig) -> Container[int] | None:
         """Tags codes that the pull wants, None for all: from the request, or from the group's heartbeat."""
         if request.sys_flag & _SUBSCRIPTION:
             return self._filter(request.expression_type, request.subscription)

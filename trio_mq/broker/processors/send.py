@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import TypeAlias
 
 import attrs
 
@@ -20,6 +21,7 @@ from trio_mq.config import BrokerSettings, StoreSettings
 from trio_mq.errors import BodyError, RequestRefused
 from trio_mq.protocol import properties
 from trio_mq.protocol.codes import MessageFlag, Perm, ResponseCode
+from trio_mq.protocol.headers.hot import SendFields, SendFieldsV2
 from trio_mq.protocol.headers.send import SendMessageRequest
 from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
 from trio_mq.protocol.message import BatchItem, Host, UniqueIds, split_batch
@@ -40,6 +42,10 @@ _SPECIAL = (
 #: Names that the broker sets itself; a message that brings one of them has it replaced.
 _OWN = (properties.MSG_REGION, properties.TRACE_ON, properties.CLUSTER)
 _INNER_BATCH = int(MessageFlag.INNER_BATCH | MessageFlag.NEED_UNWRAP)
+
+
+#: A send request as the ordinary or one of the short ways reads it: the same fields.
+SendRequest: TypeAlias = SendMessageRequest | SendFields | SendFieldsV2
 
 
 @attrs.frozen
@@ -90,7 +96,7 @@ class Sender:
 
     # -- the queue -------------------------------------------------------------------------------------------
 
-    def _queue(self, request: SendMessageRequest) -> BaseQueue:
+    def _queue(self, request: SendRequest) -> BaseQueue:
         """The queue that a request means; made once and then remembered."""
         if self._checked_version is not self._topics.version:
             self._checked.clear()
@@ -100,7 +106,7 @@ class Sender:
             return queue
         return self._check(request)
 
-    def _check(self, request: SendMessageRequest) -> BaseQueue:
+    def _check(self, request: SendRequest) -> BaseQueue:
         settings = self._settings
         if self._clock.now_ms() < settings.start_accept_send_request_ms:
             raise RequestRefused(
@@ -144,7 +150,7 @@ class Sender:
     # -- one message -----------------------------------------------------------------------------------------
 
     def send(
-        self, request: SendMessageRequest, body: bytes, born_host: bytes, now_ms: int, token: object
+        self, request: SendRequest, body: bytes, born_host: bytes, now_ms: int, token: object
     ) -> Sent:
         """Stage one message. `token` names it in :attr:`Store.failed`, should it not be written."""
         queue = self._queue(request)
@@ -240,7 +246,7 @@ class Sender:
     # -- batches ---------------------------------------------------------------------------------------------
 
     def send_batch(
-        self, request: SendMessageRequest, body: bytes, born_host: bytes, now_ms: int, token: object
+        self, request: SendRequest, body: bytes, born_host: bytes, now_ms: int, token: object
     ) -> Sent:
         """Stage a batch: a record per message, or one record for all on a topic with batch queues."""
         if request.topic.startswith(RETRY_PREFIX):
@@ -286,7 +292,7 @@ class Sender:
 
     def _records(
         self,
-        request: SendMessageRequest,
+        request: SendRequest,
         queue: BaseQueue,
         items: list[BatchItem],
         unique_id: bytes,
@@ -328,7 +334,7 @@ class Sender:
 
     def _inner_batch(
         self,
-        request: SendMessageRequest,
+        request: SendRequest,
         queue: BaseQueue,
         body: bytes,
         props: bytes,
