@@ -1,4 +1,4 @@
-"""One contract for the disk of the machine and the disk in memory, and what only the latter can do."""
+"""One contract for the real disk and the disk in memory, and what only the latter can do."""
 
 from __future__ import annotations
 
