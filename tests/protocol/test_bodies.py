@@ -199,7 +199,7 @@ def test_a_heartbeat_of_the_go_client() -> None:
                 {
                     "groupName": "CG",
                     "consumeType": "CONSUME_PASSIVELY",
-                    "messageModel": "Clustering".upper(),
+                    "messageModel": "BroadCasting",
                     "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
                     "subscriptionDataSet": [
                         {
@@ -218,6 +218,8 @@ def test_a_heartbeat_of_the_go_client() -> None:
     found = bodies.decode(bodies.HeartbeatData, data)
     assert found.producer_data_set == ()
     assert found.heartbeat_fingerprint == 0
+    assert found.consumer_data_set[0].message_model is bodies.MessageModel.BROADCASTING
+    assert found.consumer_data_set[0].unit_mode is False
     (subscription,) = found.consumer_data_set[0].subscription_data_set
     assert subscription == bodies.SubscriptionData(
         "T", code_set=frozenset({97}), sub_version=1_700_000_000_000_000_000
@@ -263,6 +265,29 @@ def test_rates(text: bytes, value: float) -> None:
     assert (
         bodies.decode(bodies.TopicStatsTable, b'{"topicPutTps":%b}' % text).topic_put_tps == value
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("BROADCASTING", bodies.MessageModel.BROADCASTING),
+        ("BroadCasting", bodies.MessageModel.BROADCASTING),
+        ("Clustering", bodies.MessageModel.CLUSTERING),
+        ("Unknown", bodies.MessageModel.CLUSTERING),
+        (None, bodies.MessageModel.CLUSTERING),
+    ],
+)
+def test_names_in_any_case_and_unknown_ones(name: str | None, model: bodies.MessageModel) -> None:
+    data = json.dumps({"groupName": "g", "messageModel": name}).encode()
+    assert bodies.decode(bodies.ConsumerData, data).message_model is model
+    found = bodies.decode(
+        bodies.ConsumerConnection, b'{"consumeType":"OTHER","consumeFromWhere":"Unknown"}'
+    )
+    assert (found.consume_type, found.consume_from_where) == (None, None)
+
+
+def test_null_in_a_map_is_left_out() -> None:
+    assert bodies.decode(bodies.KVTable, b'{"table":{"a":null,"b":"c"}}').table == {"b": "c"}
 
 
 def test_none_is_not_written_and_null_is_not_read() -> None:
@@ -314,8 +339,8 @@ def test_none_is_not_written_and_null_is_not_read() -> None:
         (bodies.TopicConfig, b'{"topicName":"T","order":2}', "true or false is needed, not 2"),
         (
             bodies.ConsumerData,
-            b'{"groupName":"g","messageModel":"SOLO"}',
-            "one of BROADCASTING, CLUSTERING is needed, not 'SOLO' @ ConsumerData.message_model",
+            b'{"groupName":"g","messageModel":1}',
+            "messageModel: a name is needed, not 1",
         ),
         (
             bodies.LockBatchBody,

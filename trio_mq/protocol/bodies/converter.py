@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
 import cattrs
@@ -70,34 +70,63 @@ def _make_structure(cls: type) -> Callable[[Any, Any], Any]:
     names = {field.name: override(rename=wire_name(field)) for field in attrs.fields(cls)}
     inner = make_dict_structure_fn(cls, _converter, **names)  # type: ignore[arg-type, var-annotated]
     hints = get_type_hints(cls)
-    kinds = {wire_name(field): _kind(hints[field.name]) for field in attrs.fields(cls)}
+    forms = {wire_name(field): _form(hints[field.name]) for field in attrs.fields(cls)}
 
     def structure_object(value: Any, type_: Any) -> Any:
         if not isinstance(value, dict):
             raise ValueError(f"an object is needed, not {_shown(value)}")
-        present = {key: item for key, item in value.items() if item is not None}
-        for key, item in present.items():
-            kind = kinds.get(key)
-            if kind is not None and not isinstance(item, kind):
-                what = "an object" if kind is dict else "a list"
-                raise ValueError(f"{key}: {what} is needed, not {_shown(item)}")
+        present = {}
+        for key, item in value.items():
+            form = forms.get(key)
+            readable = item if form is None or item is None else form(key, item)
+            if readable is not None:
+                present[key] = readable
         return inner(present, type_)
 
     return structure_object
 
 
-def _kind(hint: Any) -> type | None:
-    """What JSON has for a field of this type, if it is a collection.
+_Form: TypeAlias = Callable[[str, Any], Any]
 
-    Without the check a text would pass for a list of its letters.
-    """
+
+def _form(hint: Any) -> _Form | None:
+    """What has to be done with a field's JSON before it is read as this type; ``None`` is nothing."""
     for alternative in (hint, *get_args(hint)):
         origin = get_origin(alternative)
         if origin in (tuple, frozenset):
-            return list
+            return _check_list
         if origin is Mapping:
-            return dict
+            return _check_map
+        if isinstance(alternative, type) and issubclass(alternative, StrEnum):
+            return _choice_of(alternative)
     return None
+
+
+def _check_list(key: str, item: Any) -> Any:
+    # Without the check a text would pass for a list of its letters.
+    if not isinstance(item, list):
+        raise ValueError(f"{key}: a list is needed, not {_shown(item)}")
+    return item
+
+
+def _check_map(key: str, item: Any) -> Any:
+    if not isinstance(item, dict):
+        raise ValueError(f"{key}: an object is needed, not {_shown(item)}")
+    return {name: value for name, value in item.items() if value is not None}
+
+
+def _choice_of(choices: type[StrEnum]) -> _Form:
+    """As the peers read a name: in any case (the Go client writes ``Clustering``), and an unknown
+    one as null.
+    """
+    by_name = {choice.value.lower(): choice for choice in choices}
+
+    def find(key: str, item: Any) -> Any:
+        if not isinstance(item, str):
+            raise ValueError(f"{key}: a name is needed, not {_shown(item)}")
+        return by_name.get(item.lower())
+
+    return find
 
 
 def _make_unstructure(cls: type) -> Callable[[Any], Any]:
@@ -147,15 +176,6 @@ def _text(value: Any, _: Any) -> str:
     raise ValueError(f"text is needed, not {_shown(value)}")
 
 
-def _choice(value: Any, type_: Any) -> StrEnum:
-    try:
-        choice: StrEnum = type_(value)
-    except ValueError:
-        known = ", ".join(type_)
-        raise ValueError(f"one of {known} is needed, not {_shown(value)}") from None
-    return choice
-
-
 def _queue(value: Any, _: Any) -> MessageQueue:
     if isinstance(value, MessageQueue):
         return value
@@ -177,7 +197,8 @@ _converter.register_structure_hook(int, _integer)
 _converter.register_structure_hook(float, _float)
 _converter.register_structure_hook(bool, _boolean)
 _converter.register_structure_hook(str, _text)
-_converter.register_structure_hook(StrEnum, _choice)
+# Chosen by name before, with the other fields of its object.
+_converter.register_structure_hook(StrEnum, lambda choice, _: choice)
 _converter.register_structure_hook(MessageQueue, _queue)
 # Stays what it is: the dialect writes it, as a value and as a key.
 _converter.register_unstructure_hook(MessageQueue, lambda queue: queue)
