@@ -106,7 +106,10 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """Close the connection soon; what is not sent by now is lost."""
+        """Close the connection soon; what the socket does not take by now is lost."""
+        if self._cork:
+            cork, self._cork = self._cork, None
+            self.write(b"".join(cork))
         self.closed = True
         self._scope.cancel()
 
