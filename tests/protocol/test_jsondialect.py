@@ -222,6 +222,9 @@ def test_the_deepest_nesting_is_read(opening: str, closing: str) -> None:
 def test_many_brackets_are_not_deep() -> None:
     value = {"a": [{"b": [i]} for i in range(500)]}
     assert jsondialect.loads(json.dumps(value)) == value
+    # Enough brackets to be looked at, and one branch that goes down to the last allowed level.
+    text = "[" * MAX_DEPTH + "1" + "]" * (MAX_DEPTH - 1) + ",[],[]]"
+    assert jsondialect.loads(text)[1:] == [[], []]
 
 
 def test_the_slow_reader_fits_under_a_deep_stack() -> None:
