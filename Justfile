@@ -1,0 +1,50 @@
+# Verbs of this project. Plain `just` lists them; `just setup` comes first.
+
+bin := if path_exists(".venv/bin/python") == "true" { ".venv/bin/" } else { "" }
+
+_default:
+    @just --list --unsorted
+
+# make .venv and install everything that development needs
+setup:
+    python3 -m venv .venv
+    .venv/bin/python -m pip install --quiet --upgrade pip
+    .venv/bin/python -m pip install --quiet --editable '.[dev]'
+
+# unit tests: no sockets to other machines, no waiting in real time
+test *args:
+    {{bin}}python -m pytest {{args}}
+
+# tests with real peers and clients (Java 17, Maven, Go); --broker apache tests the tests
+interop *args:
+    {{bin}}python -m pytest tests/interop {{args}}
+
+# trio-mq and Apache side by side; the machine should be quiet
+bench *args:
+    {{bin}}python -m bench {{args}}
+
+# ruff, and the layout that ruff would give
+lint:
+    {{bin}}python -m ruff check .
+    {{bin}}python -m ruff format --check .
+
+# mypy, strict
+types:
+    {{bin}}python -m mypy
+
+# rewrite files into the common layout
+format:
+    {{bin}}python -m ruff check --fix .
+    {{bin}}python -m ruff format .
+
+# write the generated pages of docs/reference
+docs:
+    {{bin}}python docs/generate.py
+
+# what CI runs, without the real peers
+check: lint types test
+    {{bin}}python docs/generate.py --check
+
+# run broker and name server on the default ports
+serve *args:
+    {{bin}}python -m trio_mq serve {{args}}
