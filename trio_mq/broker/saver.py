@@ -1,0 +1,100 @@
+"""Saves the broker's tables: definitions soon after a change, offsets now and then, all at the end.
+
+In: loaded state files, and requests to save soon. Out: files on the disk, and the news that a change
+is safe. Owned by the broker, which runs :meth:`Saver.run` in its nursery. A disk that is full or
+fails is no reason to stop serving: the files keep their last good state, the failure is told, and
+the next round tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from trio_mq.broker.tables import BrokerTables, LoadedStateFile
+from trio_mq.errors import StoreError
+
+log = logging.getLogger("trio_mq.broker.saver")
+
+RETRY_S: Final = 5.0
+"""Time until a save that failed is tried again, unless somebody asks sooner."""
+
+Done = Callable[[StoreError | None], None]
+
+
+class Saver:
+    """Saves tables in the background; `offsets_interval_s` is the period for consumer offsets."""
+
+    def __init__(self, tables: BrokerTables, offsets_interval_s: float) -> None:
+        self._tables = tables
+        self._offsets_interval_s = offsets_interval_s
+        self._waiting: list[Done] = []
+        self._wanted = trio.Event()
+        self._failing: set[str] = set()
+
+    def soon(self, done: Done | None = None) -> None:
+        """Save topics and groups soon; `done` hears when that has happened, or why it has not."""
+        if done is not None:
+            self._waiting.append(done)
+        self._wanted.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Save until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._save_definitions)
+            nursery.start_soon(self._save_offsets)
+            task_status.started()
+
+    async def close(self) -> None:
+        """Save all that has changed, and raise the first failure once everything was tried.
+
+        Called after :meth:`run` has ended, with a shield and a limit around it.
+        """
+        waiting, self._waiting = self._waiting, []
+        error = await self._save_all(*self._tables.files)
+        _tell(waiting, error)
+        if error is not None:
+            raise error
+
+    async def _save_definitions(self) -> None:
+        retry = False
+        while True:
+            with trio.move_on_after(RETRY_S if retry else float("inf")):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            # who asks from here on waits for the next round: this one may not have its change
+            waiting, self._waiting = self._waiting, []
+            error = await self._save_all(self._tables.topics, self._tables.groups)
+            retry = error is not None
+            _tell(waiting, error)
+
+    async def _save_offsets(self) -> None:
+        while True:
+            await trio.sleep(self._offsets_interval_s)
+            await self._save(self._tables.offsets)
+
+    async def _save_all(self, *files: LoadedStateFile[Any]) -> StoreError | None:
+        """Try all of them; the first failure."""
+        errors = [await self._save(file) for file in files]
+        return next((error for error in errors if error is not None), None)
+
+    async def _save(self, file: LoadedStateFile[Any]) -> StoreError | None:
+        try:
+            await file.persist_if_changed()
+        except StoreError as error:
+            if file.path not in self._failing:  # once, not in every round
+                self._failing.add(file.path)
+                log.error("%s; its last good state stays, and saving is tried again", error)
+            return error
+        if file.path in self._failing:
+            self._failing.discard(file.path)
+            log.warning("%s is saved again", file.path)
+        return None
+
+
+def _tell(waiting: list[Done], error: StoreError | None) -> None:
+    for done in waiting:
+        done(error)
