@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
-import os
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
 import pytest
 import trio
 import trio.testing
 
-from trio_mq.errors import StoreDamaged, StoreFull
+from trio_mq.errors import StoreDamaged
 from trio_mq.tasks import (
     PeriodicTask,
     Scheduler,
     Watermark,
     describe,
-    next_hour_ms,
     restart,
     stage,
 )
@@ -245,6 +241,17 @@ async def test_a_long_run_skips_the_starts_that_it_missed(
     assert scheduler.reports()[0].skipped == 6
 
 
+async def test_a_run_as_long_as_its_interval_skips_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    times: list[float] = []
+    start = trio.current_time()
+    scheduler = Scheduler([PeriodicTask(name="t", run=recording(times, 8), interval_s=8)])
+    await run_for(scheduler, 31)
+    assert [round(at - start) for at in times] == [0, 8, 16, 24]
+    assert scheduler.reports()[0].skipped == 0
+
+
 async def test_a_slow_task_does_not_hold_up_another(autojump_clock: trio.testing.MockClock) -> None:
     slow: list[float] = []
     quick: list[float] = []
@@ -324,7 +331,6 @@ async def test_a_fatal_task_ends_the_scheduler_after_its_last_retry(
     "error",
     [
         StoreDamaged("bad"),
-        StoreFull("full"),
         AssertionError("ours"),
         ExceptionGroup("", [OSError(), StoreDamaged("bad")]),
     ],
@@ -364,64 +370,3 @@ def test_periodic_tasks_are_checked() -> None:
     same = PeriodicTask(name="t", run=run, interval_s=1)
     with pytest.raises(AssertionError, match="different names"):
         Scheduler([same, same])
-
-
-# -- hours of the day
-
-# written out, since a small machine may lack the names of zones
-SHANGHAI = "CST-8"
-KOLKATA = "IST-5:30"
-BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
-
-
-@pytest.fixture
-def zone() -> Iterator[Callable[[str], None]]:
-    before = os.environ.get("TZ")
-
-    def use(name: str) -> None:
-        os.environ["TZ"] = name
-        time.tzset()
-
-    yield use
-    if before is None:
-        del os.environ["TZ"]
-    else:
-        os.environ["TZ"] = before
-    time.tzset()
-
-
-def ms(text: str) -> int:
-    return round(datetime.datetime.fromisoformat(text).timestamp() * 1000)
-
-
-@pytest.mark.parametrize(
-    ("name", "now", "following"),
-    [
-        ("UTC", "2026-11-29T03:59:59.999+00:00", "2026-11-29T04:00:00+00:00"),
-        ("UTC", "2026-11-29T05:00:00+00:00", "2026-11-30T04:00:00+00:00"),
-        (SHANGHAI, "2026-11-29T03:30:00+00:00", "2026-11-29T20:00:00+00:00"),
-        (KOLKATA, "2026-11-29T03:10:20.5+05:30", "2026-11-29T04:00:00+05:30"),
-        # the hour from 2 to 3 does not exist on this day
-        (BERLIN, "2026-03-29T01:30:00+01:00", "2026-03-29T04:00:00+02:00"),
-    ],
-)
-def test_c080_the_cleaning_hour_is_one_of_the_zone_of_the_process(
-    zone: Callable[[str], None], name: str, now: str, following: str
-) -> None:
-    """C080: deleteWhen=04 means four o'clock where TZ says."""
-    zone(name)
-    assert next_hour_ms((4,), ms(now)) == ms(following)
-
-
-def test_c080_a_skipped_hour_is_met_the_day_after(zone: Callable[[str], None]) -> None:
-    """C080: a clock change does not stop the cleaning for good."""
-    zone(BERLIN)
-    now = ms("2026-03-29T01:30:00+01:00")
-    assert next_hour_ms((2,), now) == ms("2026-03-30T02:00:00+02:00")
-
-
-def test_within_the_hour_it_is_now(zone: Callable[[str], None]) -> None:
-    zone("UTC")
-    now = ms("2026-11-29T04:59:59+00:00")
-    assert next_hour_ms((4, 22), now) == now
-    assert next_hour_ms((4, 22), now + 1000) == ms("2026-11-29T22:00:00+00:00")

@@ -9,6 +9,7 @@ import ast
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import trio_mq
 from trio_mq.config.settings import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"net", "protocol"} | OPEN_TO_ALL,
     "system": {"recovery", "broker", "nameserver", "store", "net", "protocol", "logs"}
     | OPEN_TO_ALL,
-    "cli": {"system", "recovery", "store", "protocol", "logs"} | OPEN_TO_ALL,
+    "cli": {"__init__", "system", "recovery", "store", "protocol", "logs"} | OPEN_TO_ALL,
     "testing": {"store", "net", "protocol"} | OPEN_TO_ALL,
     "__init__": {"client"} | OPEN_TO_ALL,
     "__main__": {"cli"},
@@ -85,7 +87,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
                 base = ".".join((*package, base) if base else package)
             for alias in node.names:
                 full = f"{base}.{alias.name}"
-                yield node.lineno, full if full in modules or base == "trio_mq" else base
+                yield node.lineno, full if full in modules else base
 
 
 def top_level_imports(path: Path) -> Iterator[str]:
@@ -263,6 +265,11 @@ def test_text_files_end_in_one_line_end_and_have_no_blanks_before_it() -> None:
 
 
 # -- changes
+
+
+def test_the_version_is_the_same_in_both_places() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["version"] == trio_mq.__version__
 
 
 def test_fragments_of_the_changelog_are_named_by_issue_and_kind() -> None:

@@ -2,31 +2,26 @@
 
 In: async functions of a subsystem. Out: a watermark to wait on, a stage that ends in order, a
 restart with backoff, and a scheduler for periodic work. Called by ``system`` and by the ``run`` of
-each subsystem. All durations are on Trio's clock, so tests turn it; only :func:`next_hour_ms` looks
-at the wall clock, which it gets as an argument.
+each subsystem. All durations are on Trio's clock, so tests turn it.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
 import attrs
 import trio
 
-from trio_mq.errors import StoreDamaged, StoreFull
+from trio_mq.errors import StoreDamaged
 
 log = logging.getLogger("trio_mq.tasks")
 
-HOUR_MS: Final = 3_600_000
-SEARCH_HOURS: Final = 50
-"""How far :func:`next_hour_ms` looks: two days, since a clock change can skip an hour once."""
-
-NEVER_RETRIED: Final = (AssertionError, StoreDamaged, StoreFull)
-"""A broken invariant, damage or a full disk does not get better by trying again."""
+NEVER_RETRIED: Final = (AssertionError, StoreDamaged)
+"""A broken invariant or damage does not get better by trying again; a full disk may."""
 
 
 @attrs.define(eq=False)
@@ -173,9 +168,10 @@ class Scheduler:
         while True:
             await trio.sleep_until(due_s)
             await self._try(task, report)
-            missed = max(0, int((trio.current_time() - due_s) / task.interval_s))
+            due_s += task.interval_s
+            missed = max(0, math.ceil((trio.current_time() - due_s) / task.interval_s))
             report.skipped += missed
-            due_s += (missed + 1) * task.interval_s
+            due_s += missed * task.interval_s
 
     async def _try(self, task: PeriodicTask, report: TaskReport) -> None:
         """One due run with its retries."""
@@ -208,22 +204,3 @@ def _is_never_retried(error: Exception) -> bool:
     if isinstance(error, ExceptionGroup):
         return error.subgroup(NEVER_RETRIED) is not None
     return isinstance(error, NEVER_RETRIED)
-
-
-def next_hour_ms(hours: Collection[int], now_ms: int) -> int:
-    """The next moment, `now_ms` included, that lies in one of `hours` of the process's time zone.
-
-    In and out: ms since the epoch; `hours` from 0 to 23. Within such an hour the answer is
-    `now_ms` itself. An hour that a clock change skips is not met on that day.
-    """
-    assert hours, "there is no hour to wait for"
-    if time.localtime(now_ms / 1000).tm_hour in hours:
-        return now_ms
-    local = time.localtime(now_ms / 1000)
-    into_hour_ms = (local.tm_min * 60 + local.tm_sec) * 1000 + now_ms % 1000
-    start_ms = now_ms - into_hour_ms
-    for later in range(1, SEARCH_HOURS):
-        moment_ms = start_ms + later * HOUR_MS
-        if time.localtime(moment_ms / 1000).tm_hour in hours:
-            return moment_ms
-    raise AssertionError(f"no hour of {sorted(hours)} within two days")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trio_mq import __version__
 from trio_mq.cli import config, serve
 from trio_mq.cli.options import SERVE, SHOW, Option, Values
 
@@ -66,17 +67,8 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"trio-mq {_version()}")
+        typer.echo(f"trio-mq {__version__}")
         raise typer.Exit
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("trio-mq")
-    except metadata.PackageNotFoundError:
-        return "(run from its sources, not installed)"
 
 
 def make() -> typer.Typer:
