@@ -28,7 +28,6 @@ SECTIONS: Final = {
     "broker": "Broker",
     "store": "Store",
     "nameserver": "Name server",
-    "net": "Connections",
 }
 
 

@@ -77,7 +77,6 @@ def test_c083_the_table_shows_value_and_origin() -> None:
         "[broker]",
         "[store]",
         "[nameserver]",
-        "[net]",
     ]
 
 

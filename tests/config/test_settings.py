@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from trio_mq.config import BrokerSettings, NameServerSettings, NetSettings, Settings, StoreSettings
+from trio_mq.config import BrokerSettings, NameServerSettings, Settings, StoreSettings
 from trio_mq.config.settings import SECTIONS, catalogue
 
 
@@ -26,7 +26,6 @@ def test_settings_can_be_made_by_hand_for_tests() -> None:
         store=StoreSettings(path="/s", commit_log_path="/log"),
     )
     assert settings.nameserver == NameServerSettings()
-    assert settings.net == NetSettings()
     assert settings.store.commit_log_dir == "/log"
     assert StoreSettings(path="/s").commit_log_dir == "/s/commitlog"
 

@@ -7,7 +7,7 @@ subsystem takes its own part of it. A host and port pair is an :class:`Address` 
 from __future__ import annotations
 
 from trio_mq.config.addresses import Address, parse_address, parse_host
-from trio_mq.config.broker import BrokerSettings, NetSettings
+from trio_mq.config.broker import BrokerSettings
 from trio_mq.config.load import Given, load
 from trio_mq.config.nameserver import NameServerSettings
 from trio_mq.config.settings import Notice, Settings
@@ -19,7 +19,6 @@ __all__ = [
     "FlushDiskType",
     "Given",
     "NameServerSettings",
-    "NetSettings",
     "Notice",
     "Settings",
     "StoreSettings",

@@ -1,7 +1,7 @@
-"""Settings of the broker and of connections: what is answered, where it listens, what name servers
+"""Settings of the broker: what is answered, where it listens, what name servers
 are told.
 
-Defaults are those of Apache RocketMQ 5.4.0 (BrokerConfig, NettyServerConfig, NettyClientConfig),
+Defaults are those of Apache RocketMQ 5.4.0 (BrokerConfig, NettyServerConfig),
 except where the text of a setting says otherwise.
 """
 
@@ -139,20 +139,11 @@ class BrokerSettings:
         False,
         "Whether a topic may be created with the message type MIXED.",
     )
-    clear_retry_topic_when_delete_topic: bool = setting(
-        "clearRetryTopicWhenDeleteTopic",
-        FLAG,
-        True,
-        "Whether the retry topics of pop groups go with a deleted topic.",
-    )
     start_accept_send_request_ms: int = setting(
         "startAcceptSendRequestTimeStamp",
         integer(0, kinds.LONG_MAX),
         0,
         "Sends before this time (ms since 1970) are refused.",
-    )
-    reject_transaction_message: bool = setting(
-        "rejectTransactionMessage", FLAG, False, "Whether transactional sends are refused."
     )
     reject_pull_consumer_enable: bool = setting(
         "rejectPullConsumerEnable",
@@ -171,12 +162,6 @@ class BrokerSettings:
         integer(1, 60_000),
         1000,
         "How long such a pull waits when long polling is off (ms).",
-    )
-    enable_property_filter: bool = setting(
-        "enablePropertyFilter",
-        FLAG,
-        False,
-        "Whether consumers may filter by SQL expressions on properties.",
     )
     use_server_side_reset_offset: bool = setting(
         "useServerSideResetOffset",
@@ -214,42 +199,8 @@ class BrokerSettings:
         30_000,
         "How often the broker renews its registration at name servers (ms).",
     )
-    register_broker_timeout_ms: int = setting(
-        "registerBrokerTimeoutMills",
-        integer(1),
-        24_000,
-        "How long a name server may take for a registration (ms).",
-    )
-    force_register: bool = setting(
-        "forceRegister",
-        FLAG,
-        True,
-        "Whether a renewal is sent even when the name server says that it knows the topics "
-        "already.",
-    )
 
     @property
     def fast_listen_port(self) -> int | None:
         """The second port, or None where it is off."""
         return self.listen_port - 2 if self.fast_port and self.listen_port else None
-
-
-@attrs.frozen(kw_only=True)
-class NetSettings:
-    """What holds for every connection."""
-
-    idle_timeout_s: int = setting(
-        "serverChannelMaxIdleTimeSeconds",
-        integer(1),
-        120,
-        "A connection idle for so long is closed (s).",
-    )
-    backlog: int = setting(
-        "serverSocketBacklog", integer(1, 65535), 1024, "Connections that wait to be accepted."
-    )
-    connect_timeout_ms: int = setting(
-        "connectTimeoutMillis",
-        integer(1),
-        3000,
-        "How long connecting to another server may take (ms).",
-    )

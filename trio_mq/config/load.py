@@ -17,7 +17,7 @@ import attrs
 
 from trio_mq.config import properties
 from trio_mq.config.addresses import ANY_HOSTS
-from trio_mq.config.broker import BrokerSettings, NetSettings
+from trio_mq.config.broker import BrokerSettings
 from trio_mq.config.known import OBSOLETE, REFUSED, apache_keys
 from trio_mq.config.nameserver import NameServerSettings
 from trio_mq.config.settings import SECTIONS, Notice, SettingInfo, Settings, catalogue
@@ -176,7 +176,6 @@ def _build(chosen: Mapping[str, tuple[Given, object]]) -> Settings:
         broker=BrokerSettings(**values["broker"]),
         store=store,
         nameserver=nameserver,
-        net=NetSettings(**values["net"]),
         origins=origins,
     )
 

@@ -85,9 +85,3 @@ class NameServerSettings:
     wait_seconds_for_service: int = setting(
         "waitSecondsForService", integer(0), 45, "How long routes are refused in that case (s)."
     )
-    unregister_broker_queue_capacity: int = setting(
-        "unRegisterBrokerQueueCapacity",
-        integer(1),
-        3000,
-        "Most brokers that may wait for being taken off.",
-    )

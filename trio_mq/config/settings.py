@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import attrs
 
-from trio_mq.config.broker import BrokerSettings, NetSettings
+from trio_mq.config.broker import BrokerSettings
 from trio_mq.config.declare import MARK, SettingMeta
 from trio_mq.config.nameserver import NameServerSettings
 from trio_mq.config.store import StoreSettings
@@ -42,7 +42,6 @@ class Settings:
     broker: BrokerSettings = attrs.field(factory=BrokerSettings)
     store: StoreSettings = attrs.field(factory=StoreSettings)
     nameserver: NameServerSettings = attrs.field(factory=NameServerSettings)
-    net: NetSettings = attrs.field(factory=NetSettings)
     origins: Mapping[str, str] = attrs.field(factory=dict)
     notices: tuple[Notice, ...] = ()
 
@@ -67,7 +66,6 @@ SECTIONS: Final[Mapping[str, type[Any]]] = {
     "broker": BrokerSettings,
     "store": StoreSettings,
     "nameserver": NameServerSettings,
-    "net": NetSettings,
 }
 
 

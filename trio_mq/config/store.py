@@ -91,18 +91,6 @@ class StoreSettings:
         4 * MIB,
         "Longest body in bytes; a longer one is refused.",
     )
-    max_topic_length: int = setting(
-        "maxTopicLength", integer(1, 255), 127, "Longest topic name in characters."
-    )
-    auto_message_version_on_topic_len: bool = setting(
-        "autoMessageVersionOnTopicLen",
-        FLAG,
-        True,
-        "Whether names over 127 characters are stored in the second record format.",
-    )
-    enabled_append_prop_crc: bool = setting(
-        "enabledAppendPropCRC", FLAG, False, "Whether each record gets a checksum over all of it."
-    )
     check_crc_on_recover: bool = setting(
         "checkCRCOnRecover",
         FLAG,
@@ -143,18 +131,6 @@ class StoreSettings:
     flush_interval_consume_queue_ms: int = setting(
         "flushIntervalConsumeQueue", integer(1), 1000, "How often consume queues are synced (ms)."
     )
-    flush_consume_queue_thorough_interval_ms: int = setting(
-        "flushConsumeQueueThoroughInterval",
-        integer(1),
-        60_000,
-        "How often they are synced however little is new (ms).",
-    )
-    flush_consume_queue_least_pages: int = setting(
-        "flushConsumeQueueLeastPages",
-        integer(0),
-        2,
-        "Pages of 4096 bytes that must be new for a sync in between.",
-    )
     file_reserved_time_hours: int = setting(
         "fileReservedTime",
         integer(1, what="whole hours"),
@@ -172,12 +148,6 @@ class StoreSettings:
         integer(10),
         10_000,
         "How often age of files and use of the disk are looked at (ms).",
-    )
-    delete_commit_log_files_interval_ms: int = setting(
-        "deleteCommitLogFilesInterval",
-        integer(0),
-        100,
-        "Pause between two deleted files of the commit log (ms).",
     )
     delete_file_batch_max: int = setting(
         "deleteFileBatchMax", integer(1), 10, "Most files of the commit log that one look deletes."
