@@ -12,7 +12,6 @@ from pathlib import Path
 import attrs
 import pytest
 
-import trio_mq
 from tests.cli.running import run
 from trio_mq.config import Settings
 from trio_mq.errors import AddressInUse
@@ -40,7 +39,6 @@ def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSystem]:
     module = types.ModuleType("trio_mq.system")
     module.run_serve = fake.run_serve  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "trio_mq.system", module)
-    monkeypatch.setattr(trio_mq, "system", module, raising=False)
     root, ours = logging.getLogger(), logging.getLogger("trio_mq")
     handlers, levels = root.handlers[:], (root.level, ours.level)
     yield fake

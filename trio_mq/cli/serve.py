@@ -18,6 +18,7 @@ def serve(values: options.Values) -> int:
 
     logs.set_up(level=level, as_json=log_json)
     output.log_notices(settings.notices)
-    from trio_mq import system  # takes most of the start-up time; a wrong option needs none of it
+    # loading the system is most of the work of a start; a wrong option needs none of it
+    from trio_mq.system import run_serve
 
-    return system.run_serve(settings, ready_json="--ready-json" in values, log_json=log_json)
+    return run_serve(settings, ready_json="--ready-json" in values, log_json=log_json)
