@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import sys
@@ -50,6 +51,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSystem]:
 def test_serve_hands_over_settings_and_flags(system: FakeSystem) -> None:
     assert run("serve", "--listen", "127.0.0.1:0", "--ready-json").code == 0
     assert run("serve", "--log-json").code == 0
+    assert gc.isenabled()
     (first, ready, log), (second, *others) = system.calls
     assert first.broker.listen_port == 0
     assert (ready, log) == (True, False)
