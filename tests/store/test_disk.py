@@ -88,6 +88,26 @@ def test_read_cached_finds_what_was_just_written(disk, root):
     file.close()
 
 
+def test_mapped_memory_is_the_file(disk, root):
+    file = disk.open(f"{root}/f", create=True)
+    file.truncate(8192)
+    file.write(b"abc", 0)
+    memory = file.map(5000)
+    assert len(memory) == 5000
+    assert memory[:4] == b"abc\0"
+    memory[4990:4995] = b"hello"
+    assert file.read(5, 4990) == b"hello"
+    file.write(b"H", 4990)
+    assert memory[4990:4995] == b"Hello"
+    file.sync()
+    memory.release()
+    with pytest.raises(ValueError):
+        file.map(9000)
+    file.truncate(4992)
+    assert file.read(9, 4990) == b"He"
+    file.close()
+
+
 def test_opening_what_is_not_there(disk, root):
     with pytest.raises(FileNotFoundError):
         disk.open(f"{root}/missing")
@@ -269,6 +289,23 @@ def test_unsynced_bytes_are_lost_kept_or_torn():
     # whatever happened, a sector is old, new or zero as a whole
     pieces = {data[at : at + 512] for data in outcomes for at in range(0, len(data), 512)}
     assert pieces == {b"o" * 512, b"n" * 512, bytes(512)}
+
+
+def test_pages_of_mapped_memory_are_lost_or_kept():
+    outcomes = set()
+    for seed in range(40):
+        disk = MemoryDisk()
+        synced(disk, "f", bytes(8192))
+        file = disk.open("f")
+        memory = file.map(8192)
+        memory[0:1] = b"s"
+        file.sync()
+        memory[1:2], memory[5000:5001] = b"x", b"y"
+        disk.crash(seed)
+        data = get(disk, "f")
+        assert data[:1] == b"s"
+        outcomes.add((data[1:2], data[5000:5001]))
+    assert outcomes == {(a, b) for a in (b"x", b"\0") for b in (b"y", b"\0")}
 
 
 def test_keep_none_and_keep_all_are_the_two_ends():

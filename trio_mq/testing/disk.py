@@ -6,7 +6,8 @@ cut. Called by tests only. Which damage a crash may do, and why:
 
 * **Writes** since the last `sync` of that file: each one is lost, kept, or torn at 512-byte
   sectors, and in any order, because the page cache writes back as it likes. A lost write may still
-  have made the file longer: the gap reads as zeros, as after a real power cut.
+  have made the file longer: the gap reads as zeros, as after a real power cut. Changes of mapped
+  memory are lost or kept by pages of 4096 bytes.
 * **Names** (created, renamed and removed files and directories) since the last `sync_dir` of their
   directory: by default a prefix of them survives, as with a journal; with `reorder_names` any
   subset does, which POSIX permits. A rename happens completely or not at all. A file without a
@@ -117,6 +118,14 @@ class MemoryFile:
             content.doubt()
             raise
         content.sync()
+
+    def map(self, size: int) -> memoryview:
+        """See :class:`trio_mq.store.disk.File`; changes through it count as no operation."""
+        content = self._changing()
+        if size > content.live.size:
+            raise ValueError("mmap length is greater than file size")
+        self._disk.take_room(max(0, size - content.live.allocated))
+        return content.map(size)
 
     def close(self) -> None:
         """See :class:`trio_mq.store.disk.File`."""

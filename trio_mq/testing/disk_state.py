@@ -17,6 +17,9 @@ import attrs
 SECTOR_BYTES = 512
 """Smallest piece that a disk writes as a whole."""
 
+PAGE_BYTES = 4096
+"""Smallest piece of a mapped file that is written as a whole."""
+
 Keep = Literal["some", "none", "all"]
 
 
@@ -106,6 +109,7 @@ class FileContent:
     _durable: Bytes = attrs.field(factory=Bytes)
     _pending: list[Write | Truncate] = attrs.field(factory=list)
     _doubtful: list[Write | Truncate] = attrs.field(factory=list)
+    _mapped: int = 0
 
     def write(self, piece: bytes, offset: int) -> None:
         """Change the present state."""
@@ -119,11 +123,21 @@ class FileContent:
         change.apply(self.live)
         self._pending.append(change)
 
+    def map(self, size: int) -> memoryview:
+        """The first `size` bytes of the present state, to be written without a call."""
+        missing = size - len(self.live.data)
+        if missing > 0:
+            self.live.data.extend(bytes(missing))
+        self._mapped = max(self._mapped, size)
+        return memoryview(self.live.data)[:size]
+
     def sync(self) -> None:
         """All changes since the last sync will survive."""
         for change in self._pending:
             change.apply(self._durable)
         self._pending.clear()
+        if self._mapped:
+            self._durable.write(self.live.read(self._mapped, 0), 0)
 
     def doubt(self) -> None:
         """A sync failed: what it was about may survive, but no later sync promises it."""
@@ -138,8 +152,13 @@ class FileContent:
                 change.apply(self._durable)
             elif keep == "some":
                 change.tear(self._durable, rng)
+        for page in range(0, self._mapped, PAGE_BYTES):  # which ones were written, nobody knows
+            if keep == "all" or (keep == "some" and rng.random() < 0.5):
+                count = min(PAGE_BYTES, self._mapped - page)
+                self._durable.write(self.live.read(count, page), page)
         self._doubtful.clear()
         self._pending.clear()
+        self._mapped = 0
         self.live = Bytes(bytearray(self._durable.data), self._durable.size)
 
 

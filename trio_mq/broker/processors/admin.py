@@ -1,0 +1,64 @@
+"""All requests of administrators: definitions, statistics, resets, runtime information.
+
+In: what the families need. Out: their processors in a request table. Called once by the broker.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from trio_mq.broker.groups import GroupTable
+from trio_mq.broker.members import Members
+from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.processors.definitions import Definitions
+from trio_mq.broker.processors.pull import Puller
+from trio_mq.broker.processors.resets import Resets
+from trio_mq.broker.processors.runtime import Runtime
+from trio_mq.broker.processors.send import Sender
+from trio_mq.broker.processors.statistics import Statistics
+from trio_mq.broker.saver import Saver
+from trio_mq.broker.topics import TopicTable
+from trio_mq.clock import Clock
+from trio_mq.config import Settings
+from trio_mq.net.requests import RequestTable
+from trio_mq.store.store import Store
+
+
+class Admin:
+    """The administrators' side of a broker. `address` is what clients connect to, `host:port`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        members: Members,
+        sender: Sender,
+        puller: Puller,
+        clock: Clock,
+        address: str,
+        *,
+        saver: Saver | None = None,
+    ) -> None:
+        mine = settings.broker
+        self._families = (
+            Definitions(store, topics, groups, offsets, saver),
+            Statistics(settings, store, topics, offsets, members, address),
+            Resets(store, topics, groups, offsets, members, mine),
+            Runtime(settings, store, sender, puller, clock, version_text()),
+        )
+
+    def fill(self, table: RequestTable) -> None:
+        """Register the request codes of all families."""
+        for family in self._families:
+            family.fill(table)
+
+
+def version_text() -> str:
+    """Name and version of this program, as administrators see it."""
+    try:
+        return f"trio-mq {importlib.metadata.version('trio-mq')}"
+    except importlib.metadata.PackageNotFoundError:  # run from its sources
+        return "trio-mq"
