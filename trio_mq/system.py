@@ -89,10 +89,12 @@ def run_serve(settings: Settings, *, ready_json: bool, log_json: bool) -> int:
 
     def ready(found: Ready) -> None:
         print(found.as_json() if ready_json else found.as_text(), flush=True)  # noqa: T201
+        gc.enable()
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 20, 20)
 
+    gc.disable()  # nearly all that a start makes stays: looking for garbage meanwhile finds none
     try:
         trio.run(serve_until_signal, settings, began_s, ready)
     except BaseExceptionGroup as group:
@@ -273,7 +275,7 @@ def _nameservers(settings: Settings, own: Address | None) -> list[Address]:
     if own is not None:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(own.host, own.host)
         found.insert(0, Address(host, own.port))
-    return found
+    return list(dict.fromkeys(found))
 
 
 async def _recovered_store(
