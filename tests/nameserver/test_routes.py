@@ -330,6 +330,15 @@ def test_taken_over_id_survives_the_end_of_the_old_connection():
     assert routes.route("T").broker_datas[0].broker_addrs == {0: B}
 
 
+def test_c091_broker_that_tells_a_new_address_leaves_the_old_one():
+    routes = table()
+    register(routes, A)
+    register(routes, B)
+    assert routes.route("T").broker_datas[0].broker_addrs == {0: B}
+    # Nothing of the old address is left to expire and to take the connection along.
+    assert [removed.address for removed in routes.expire(1000.0)] == [B]
+
+
 def test_silent_broker_expires_after_its_own_timeout():
     routes = table()
     register(routes, A, name="b-a", now_s=100.0, timeout_s=10.0)

@@ -106,6 +106,8 @@ class RouteTable:
                 broker.addresses = others
                 self._live.pop(address, None)
                 return Registered(ignored=True)
+            if rival is not None and rival.token is token:
+                del self._live[holder]  # the same broker tells a new address
         if holder is None and len(registration.topics.topic_config_table) == 1:
             return Refused(
                 f"broker {name} id {broker_id} is not registered, and a first registration with "

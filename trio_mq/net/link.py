@@ -144,6 +144,10 @@ class Link:
             with anyio.CancelScope(shield=True):  # closing forcefully does not wait for the peer
                 await anyio.aclose_forcefully(self._stream)
 
+    async def wait_ended(self) -> None:
+        """Wait until the link has ended, whoever ended it."""
+        await self._over.wait()
+
     async def aclose(self) -> None:
         """Send what is waiting, for a moment, then end the link; calls in progress fail."""
         with anyio.move_on_after(CLOSE_GRACE_S):
