@@ -3,7 +3,7 @@
 import errno
 
 import pytest
-import trio
+import trio.testing
 
 from trio_mq.config.addresses import Address
 from trio_mq.config.nameserver import NameServerSettings

@@ -123,7 +123,8 @@ def test_register_without_a_body_is_taken():
     assert reply.code == 0
 
 
-def test_register_reads_a_compressed_body():
+@pytest.mark.parametrize("announced", [True, False])
+def test_register_reads_a_compressed_body_even_when_it_is_not_announced(announced):
     def piece(text):
         data = text.encode()
         return len(data).to_bytes(4, "big") + data
@@ -139,7 +140,7 @@ def test_register_reads_a_compressed_body():
         )
     )
     server = Server()
-    reply, _ = server.register(body=zlib.compress(plain), compressed=True)
+    reply, _ = server.register(body=zlib.compress(plain), compressed=announced)
     assert reply.code == 0
     assert server.route("U").code == 0
 

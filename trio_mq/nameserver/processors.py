@@ -323,6 +323,8 @@ def _registration_body(
             )
     if not command.body:
         return bodies.RegisterBrokerBody()
-    if header.compressed:
+    # A 5.4 broker that compresses (compressedRegister) says that it does not; no JSON begins with
+    # x.
+    if header.compressed or command.body.startswith(b"x"):
         return bodies.decode_compressed(command.body, command.version)
     return bodies.decode(bodies.RegisterBrokerBody, command.body)
