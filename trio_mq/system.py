@@ -51,6 +51,8 @@ log = logging.getLogger("trio_mq.system")
 STOP_LIMIT_S = 8.0
 #: Time to register at the name server of this process before it is ready anyway.
 REGISTER_LIMIT_S = 3.0
+#: Time that the answer to a change of topics waits for name servers to take it.
+PUBLISH_LIMIT_S = 1.0
 #: Allocations between two looks for garbage: most of what lives here lives long.
 GC_THRESHOLD = 50_000
 
@@ -193,6 +195,7 @@ async def run_system(
             ha_address=str(Address(advertised.host, advertised.port + 1)),
         )
         broker.topic_changed = registrar.topic_changed
+        broker.saver.published = partial(registrar.published, PUBLISH_LIMIT_S)
         await stack.enter_async_context(_running(registrar.run, registrar.close))
         if nameserver is not None:
             await registrar.registered_once(REGISTER_LIMIT_S)

@@ -22,6 +22,7 @@ from trio_mq.broker.processors.pull import Puller
 from trio_mq.broker.processors.query import Queries
 from trio_mq.broker.processors.send import Sender
 from trio_mq.broker.remoting import RemotingFace
+from trio_mq.broker.saver import Saver
 from trio_mq.broker.tables import BrokerTables
 from trio_mq.clock import Clock
 from trio_mq.config import Settings
@@ -31,8 +32,6 @@ from trio_mq.tasks import PeriodicTask, Scheduler
 
 log = logging.getLogger("trio_mq.broker")
 
-#: Time between looks at changed tables: a topic or group is saved this soon after a change.
-SAVE_CHECK_S = 0.5
 #: Time between looks for clients that are silent and locks that are over.
 EXPIRY_SCAN_S = 10.0
 #: Time between looks at held pulls whose queue moved on without a match (Apache: 5 s, 1 s without long polling).
@@ -46,8 +45,6 @@ class Broker:
         self, settings: Settings, store: Store, tables: BrokerTables, clock: Clock, address: str
     ) -> None:
         mine = settings.broker
-        self._settings = mine
-        self._tables = tables
         self.store = store
         self.members = Members(mine.channel_expired_timeout_ms / 1000)
         self.locks = QueueLocks()
@@ -57,6 +54,7 @@ class Broker:
         self.topics = topics
         self.sender = Sender(store, topics, groups, mine, settings.store, clock, store.host)
         self.puller = Puller(store, topics, groups, offsets, self.members, self.holds, mine)
+        self.saver = Saver(tables, mine.flush_consumer_offset_interval_ms / 1000)
         self.requests = RequestTable("broker")
         self.clients = Clients(topics, groups, self.members, self.locks, mine)
         self.clients.fill(self.requests)
@@ -73,6 +71,7 @@ class Broker:
             self.puller,
             clock,
             address,
+            saver=self.saver,
         ).fill(self.requests)
         self.face = RemotingFace(
             store,
@@ -83,34 +82,27 @@ class Broker:
             mine.region_id,
             mine.trace_on,
             self.clients.disconnected,
+            topics,
+            saver=self.saver,
         )
+        groups.changed = self._group_changed
+        topics.changed = self._topic_changed
+        #: Called with the name of each topic that was created, changed or deleted.
+        self.topic_changed: Callable[[str], None] | None = None
         store.dispatcher.arrived = self.holds.arrived
 
-    @property
-    def topic_changed(self) -> Callable[[str], None] | None:
-        """Called with the name of each topic that was created, changed or deleted."""
-        return self.topics.changed
+    def _group_changed(self, _group: str) -> None:
+        self.saver.soon()
 
-    @topic_changed.setter
-    def topic_changed(self, call: Callable[[str], None]) -> None:
-        self.topics.changed = call
+    def _topic_changed(self, topic: str) -> None:
+        self.saver.soon()
+        if self.topic_changed is not None:
+            self.topic_changed(topic)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled. What fails here for the disk's sake ends the process; clients cannot."""
         scheduler = Scheduler(
             [
-                PeriodicTask(
-                    name="save topics and groups",
-                    run=self._save_definitions,
-                    interval_s=SAVE_CHECK_S,
-                    initial_delay_s=SAVE_CHECK_S,
-                ),
-                PeriodicTask(
-                    name="save consumer offsets",
-                    run=self._tables.offsets.persist_if_changed,
-                    interval_s=self._settings.flush_consumer_offset_interval_ms / 1000,
-                    initial_delay_s=self._settings.flush_consumer_offset_interval_ms / 1000,
-                ),
                 PeriodicTask(
                     name="look for silent clients",
                     run=self._expire,
@@ -122,12 +114,9 @@ class Broker:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.face.run)
             await nursery.start(self.holds.run)
+            await nursery.start(self.saver.run)
             await nursery.start(scheduler.run)
             task_status.started()
-
-    async def _save_definitions(self) -> None:
-        await self._tables.topics.persist_if_changed()
-        await self._tables.groups.persist_if_changed()
 
     async def _expire(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -135,5 +124,4 @@ class Broker:
 
     async def close(self) -> None:
         """Save all tables. Called after :meth:`run` has ended, with a shield and a limit around it."""
-        for file in self._tables.files:
-            await file.persist_if_changed()
+        await self.saver.close()

@@ -79,6 +79,8 @@ class _Line:
     changed: set[str] | None = None
     #: Which address of ours it was told.
     told: Address | None = None
+    #: The number of changes that it was told of.
+    told_changes: int = 0
     wake: trio.Event = attrs.field(factory=trio.Event)
 
 
@@ -105,6 +107,7 @@ class Registrar:
         self._stopping = trio.Event()
         self._ended = trio.Event()
         self._body: tuple[DataVersion, bytes] | None = None
+        self._changes = 0
 
     @property
     def states(self) -> tuple[NameServerState, ...]:
@@ -113,6 +116,7 @@ class Registrar:
 
     def topic_changed(self, topic: str) -> None:
         """A topic was created, changed or deleted: tell it to all name servers now."""
+        self._changes += 1
         for line in self._lines:
             if line.changed is not None:
                 line.changed.add(topic)
@@ -138,6 +142,16 @@ class Registrar:
             while state is not None and not state.registered:
                 await self._progress.wait()
         return state is not None and state.registered
+
+    async def published(self, timeout_s: float) -> None:
+        """Wait until every name server that we are registered at knows all changes made by now.
+
+        Those that cannot be reached are not waited for, nor longer than `timeout_s`.
+        """
+        target = self._changes
+        with trio.move_on_after(timeout_s):
+            while any(n.state.registered and n.told_changes < target for n in self._lines):
+                await self._progress.wait()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Register until cancelled; then unregister everywhere, which takes a second at most."""
@@ -207,7 +221,7 @@ class Registrar:
 
     async def _register(self, line: _Line, pool: LinkPool) -> Link | None:
         """One registration; the link that it went over, None if it was not taken."""
-        state, address = line.state, self._address
+        state, address, changes = line.state, self._address, self._changes
         changed, line.changed = line.changed, set()  # what changes from here on is told next
         state.attempts += 1
         try:
@@ -217,6 +231,7 @@ class Registrar:
                 raise PeerUnavailable(
                     f"{state.address}: refused with code {reply.code}: {reply.remark}"
                 )
+            line.told_changes = changes
             self._taken(state, reply)
         except (PeerUnavailable, HeaderError, BodyError) as error:
             self._failed(line, str(error))
@@ -248,6 +263,8 @@ class Registrar:
         if failure != state.failure:
             log.warning("cannot register at name server %s; trying again", failure)
         state.failure = failure
+        self._progress.set()
+        self._progress = trio.Event()
 
     def _registration(self, changed: set[str] | None) -> Command:
         """REGISTER_BROKER, with all topics or with those that changed."""

@@ -20,6 +20,8 @@ import trio
 
 from trio_mq.broker.processors.pull import Puller, PullRequest
 from trio_mq.broker.processors.send import Sender, SendRequest, Sent
+from trio_mq.broker.saver import Saver
+from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
 from trio_mq.errors import HeaderError, LocalProtocolError, RequestRefused, StoreFull
 from trio_mq.net.requests import Peer, Reply, RequestTable, encode_reply
@@ -69,6 +71,8 @@ class RemotingFace:
         region_id: str,
         trace_on: bool,
         disconnected: Callable[[Peer], None],
+        topics: TopicTable,
+        saver: Saver,
     ) -> None:
         self._store = store
         self._sender = sender
@@ -76,6 +80,8 @@ class RemotingFace:
         self._table = table
         self._clock = clock
         self._disconnected = disconnected
+        self._topics = topics
+        self._saver = saver
         self._region_id, self._trace_on = region_id, trace_on
         table.passed_on = (ColdData,)
         for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2):
@@ -110,12 +116,13 @@ class RemotingFace:
     def received(self, peer: Inbound, frames: list[RawFrame]) -> None:
         """Handle all frames of one receive."""
         now_ms = self._clock.now_ms()
+        version = self._topics.version
         for frame in frames:
             self._one(peer, frame, now_ms)
             if peer.closed:
                 break
         if self._replies:
-            self._finish()
+            self._finish(topics_changed=version is not self._topics.version)
 
     def _one(self, peer: Inbound, frame: RawFrame, now_ms: int) -> None:
         header = frame[1]
@@ -233,8 +240,12 @@ class RemotingFace:
         )
         return encode_reply(opaque, Reply(header=reply))
 
-    def _finish(self) -> None:
-        """Commit, then let the replies go."""
+    def _finish(self, *, topics_changed: bool) -> None:
+        """Commit, then let the replies go.
+
+        A send that created its topic is answered when the topic is saved and the name servers know it, so that
+        whoever reads the answer finds a route.
+        """
         store = self._store
         replies, self._replies = self._replies, []
         store.commit()
@@ -248,12 +259,24 @@ class RemotingFace:
             if failed and (peer, opaque) in failed:
                 refused = Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=store.refusal)
                 peer.write(encode_reply(opaque, refused))
-            elif wait and store.is_sync:
+            elif topics_changed or (wait and store.is_sync):
                 waiting.append((peer, frame))
             else:
                 peer.write(frame)
-        if waiting:
-            store.flusher.wait_durable(store.log.written, partial(_release, waiting))
+        if not waiting:
+            return
+        release = partial(_release, waiting)
+        if topics_changed:
+            end = store.log.written
+            self._saver.soon(lambda _error: self._when_durable(end, release))
+        else:
+            self._when_durable(store.log.written, release)
+
+    def _when_durable(self, end: int, release: Callable[[bool], None]) -> None:
+        if self._store.is_sync:
+            self._store.flusher.wait_durable(end, release)
+        else:
+            release(True)
 
     # -- pulls -----------------------------------------------------------------------------------------------
 

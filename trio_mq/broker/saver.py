@@ -1,15 +1,15 @@
 """Saves the broker's tables: definitions soon after a change, offsets now and then, all at the end.
 
 In: loaded state files, and requests to save soon. Out: files on the disk, and the news that a change
-is safe. Owned by the broker, which runs :meth:`Saver.run` in its nursery. A disk that is full or
-fails is no reason to stop serving: the files keep their last good state, the failure is told, and
-the next round tries again.
+is safe and the name servers know it. Owned by the broker, which runs :meth:`Saver.run` in its
+nursery. A disk that is full or fails is no reason to stop serving: the files keep their last good
+state, the failure is told, and the next round tries again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import trio
@@ -34,6 +34,8 @@ class Saver:
         self._waiting: list[Done] = []
         self._wanted = trio.Event()
         self._failing: set[str] = set()
+        #: Waits until the name servers know of the changes, for some time; set by who registers us.
+        self.published: Callable[[], Awaitable[None]] | None = None
 
     def soon(self, done: Done | None = None) -> None:
         """Save topics and groups soon; `done` hears when that has happened, or why it has not."""
@@ -69,6 +71,8 @@ class Saver:
             waiting, self._waiting = self._waiting, []
             error = await self._save_all(self._tables.topics, self._tables.groups)
             retry = error is not None
+            if waiting and self.published is not None:
+                await self.published()
             _tell(waiting, error)
 
     async def _save_offsets(self) -> None:

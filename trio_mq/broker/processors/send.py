@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import attrs
 
+from trio_mq.broker import names
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
@@ -119,6 +120,14 @@ class Sender:
             request.default_topic_queue_nums,
             unit_mode=bool(request.unit_mode),
         )
+        if len(request.topic) > names.TOPIC_MAX_LENGTH and not request.topic.startswith(
+            RETRY_PREFIX
+        ):
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the topic name has {len(request.topic)} characters; a message can be sent to one of "
+                f"{names.TOPIC_MAX_LENGTH} at most, or to a retry topic",
+            )
         if config.order and not settings.broker_permission & Perm.WRITE:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
