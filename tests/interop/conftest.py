@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from . import peers, servers
+from . import peers, raw, servers
 from .drivers import Driver
 from .go_client import Go
 from .java_client import Admin, Java, unique
@@ -33,7 +33,9 @@ QUEUES = 8
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The kind of broker under test."""
-    parser.addoption("--broker", choices=["trio", "apache"], default="trio", help="which broker is tested")
+    parser.addoption(
+        "--broker", choices=["trio", "apache"], default="trio", help="which broker is tested"
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -94,6 +96,14 @@ def go(go_driver: Driver) -> Iterator[Go]:
     go.close()
 
 
+@pytest.fixture(autouse=True)
+def raw_connections() -> Iterator[None]:
+    """Close the hand-made connections that a test left open."""
+    yield
+    while raw.OPEN:
+        raw.OPEN.pop().close()
+
+
 @attrs.define
 class Cluster:
     """Brokers b1, b2, ... with one name server, and an admin client for them."""
@@ -149,7 +159,9 @@ def make_cluster(
         first.start()
         for i in range(2, masters + 1):
             brokers.append(
-                servers.joining(kind, home, f"b{i}", first.nameservers[0], settings=settings, **options)
+                servers.joining(
+                    kind, home, f"b{i}", first.nameservers[0], settings=settings, **options
+                )
             )
             brokers[-1].start()
         cluster = Cluster(kind, brokers, nameservers, java.admin(first.nameservers[0]))
@@ -196,7 +208,9 @@ class Workshop:
         self.made += [server, *nameservers]
         return server
 
-    def joining(self, name: str, nameserver: str, kind: Kind | None = None, **options: object) -> Server:
+    def joining(
+        self, name: str, nameserver: str, kind: Kind | None = None, **options: object
+    ) -> Server:
         """A broker that registers with a name server, not started."""
         server = servers.joining(
             kind or self.kind, self.home / unique("joining"), name, nameserver, **options
@@ -213,7 +227,9 @@ class Workshop:
 
     def cluster(self, *brokers: Server, kind: Kind | None = None) -> Cluster:
         """Brokers that run, with an admin client."""
-        return Cluster(kind or self.kind, list(brokers), [], self.java.admin(brokers[0].nameservers[0]))
+        return Cluster(
+            kind or self.kind, list(brokers), [], self.java.admin(brokers[0].nameservers[0])
+        )
 
     def close(self) -> None:
         """Clients first: their farewell needs a broker."""

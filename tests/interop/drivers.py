@@ -66,6 +66,7 @@ class Driver:
 
     def begin(self, op: str, **arguments: Any) -> Pending:
         """Start one command; None values are left out."""
+        assert not {"id", "op"} & set(arguments), "these two name the command"
         number = next(self._numbers)
         command = {"id": number, "op": op, **{k: v for k, v in arguments.items() if v is not None}}
         assert self.process.stdin is not None

@@ -1,6 +1,11 @@
 """x"""
+
 import attrs
+
+
 @attrs.define
 class Go:
     driver: object
-    def close(self): pass
+
+    def close(self):
+        pass

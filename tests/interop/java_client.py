@@ -167,7 +167,9 @@ class Producer(_Handle):
             raise result.error
         return result
 
-    def send_ok(self, messages: Sequence[dict[str, Any]], to: Queue | None = None, **options: Any) -> list[Sent]:
+    def send_ok(
+        self, messages: Sequence[dict[str, Any]], to: Queue | None = None, **options: Any
+    ) -> list[Sent]:
         """Send all and expect SEND_OK for each."""
         report = self.send_all(messages, to=to, **options)
         assert report.complete, "every callback came"
@@ -188,7 +190,9 @@ class Producer(_Handle):
 
     def queues(self, topic: str) -> list[Queue]:
         """Queues that can be sent to."""
-        return sorted(map(_queue, self.driver.call("producer.queues", producer=self.name, topic=topic)))
+        return sorted(
+            map(_queue, self.driver.call("producer.queues", producer=self.name, topic=topic))
+        )
 
     def background(self, topic: str, **options: Any) -> Background:
         """Start sending in the background; see Producers.java."""
@@ -253,7 +257,10 @@ class Push(_Handle):
 
     def received(self, start: int = 0) -> list[Received]:
         """All messages since the start, or from one number on."""
-        return [_received(r) for r in self.driver.call("push.received", consumer=self.name, **{"from": start})]
+        return [
+            _received(r)
+            for r in self.driver.call("push.received", consumer=self.name, **{"from": start})
+        ]
 
     def bodies(self, start: int = 0) -> list[str]:
         """Bodies in the order of arrival."""
@@ -296,7 +303,9 @@ class Push(_Handle):
         self.driver.call("push.persist", consumer=self.name)
 
 
-def together(consumers: Sequence[Push], count: int, timeout_s: float, distinct: bool = False) -> int:
+def together(
+    consumers: Sequence[Push], count: int, timeout_s: float, distinct: bool = False
+) -> int:
     """Wait until the consumers together have ``count`` messages (different bodies with ``distinct``)."""
     return consumers[0].driver.call(
         "push.wait", timeout_s + 30, consumers=[c.name for c in consumers], count=count,
@@ -304,7 +313,9 @@ def together(consumers: Sequence[Push], count: int, timeout_s: float, distinct: 
     )  # fmt: skip
 
 
-def expect_together(consumers: Sequence[Push], count: int, timeout_s: float = 60.0, distinct: bool = False) -> None:
+def expect_together(
+    consumers: Sequence[Push], count: int, timeout_s: float = 60.0, distinct: bool = False
+) -> None:
     """As :func:`together`, and fail when they have fewer."""
     seen = together(consumers, count, timeout_s, distinct)
     assert seen >= count, f"{seen} of {count} messages within {timeout_s} s"
@@ -312,11 +323,15 @@ def expect_together(consumers: Sequence[Push], count: int, timeout_s: float = 60
 
 def assigned(consumers: Sequence[Push], topic: str) -> list[list[Queue]]:
     """Queues of each consumer."""
-    raw = consumers[0].driver.call("push.assigned", consumers=[c.name for c in consumers], topic=topic)
+    raw = consumers[0].driver.call(
+        "push.assigned", consumers=[c.name for c in consumers], topic=topic
+    )
     return [[_queue(q) for q in raw[c.name]] for c in consumers]
 
 
-def wait_assigned(consumers: Sequence[Push], topic: str, queues: int, timeout_s: float = 40.0) -> None:
+def wait_assigned(
+    consumers: Sequence[Push], topic: str, queues: int, timeout_s: float = 40.0
+) -> None:
     """Until every queue has exactly one owner among the consumers, and the shares differ by one at most."""
 
     def balanced() -> bool:
@@ -328,7 +343,9 @@ def wait_assigned(consumers: Sequence[Push], topic: str, queues: int, timeout_s:
     wait_for(balanced, f"{len(consumers)} consumers share {queues} queues", timeout_s=timeout_s)
 
 
-def wait_all_queues(consumers: Iterable[Push], topic: str, queues: int, timeout_s: float = 40.0) -> None:
+def wait_all_queues(
+    consumers: Iterable[Push], topic: str, queues: int, timeout_s: float = 40.0
+) -> None:
     """Until each consumer has all queues: broadcasting, or a group of one each."""
     for consumer in consumers:
         wait_for(
@@ -376,7 +393,10 @@ class Pull(_Handle):
         )  # fmt: skip
 
     def drain(
-        self, queues: Iterable[Queue], expression: str = "*", offsets: dict[Queue, int] | None = None
+        self,
+        queues: Iterable[Queue],
+        expression: str = "*",
+        offsets: dict[Queue, int] | None = None,
     ) -> tuple[list[Received], int]:
         """Everything in these queues, and how many pulls matched nothing."""
         offsets = offsets or {}
@@ -466,7 +486,9 @@ class Admin(_Handle):
         brokers: list[str] | None = None, perm: int = 6,
     ) -> None:  # fmt: skip
         """Create on all masters (or those named) and wait until it is ready."""
-        self._call("topic", topic=topic, queues=queues, attributes=attributes, brokers=brokers, perm=perm)
+        self._call(
+            "topic", topic=topic, queues=queues, attributes=attributes, brokers=brokers, perm=perm
+        )
 
     def group(self, group: str) -> None:
         """Create on all masters."""
@@ -491,9 +513,11 @@ class Admin(_Handle):
 
     def view(self, topic: str, message_id: str | None) -> Received:
         """By either kind of message id."""
-        return _received(self._call("view", topic=topic, id=message_id))
+        return _received(self._call("view", topic=topic, messageId=message_id))
 
-    def view_all(self, address: str, offsets: list[int], topic: str = "") -> list[Received | ClientError]:
+    def view_all(
+        self, address: str, offsets: list[int], topic: str = ""
+    ) -> list[Received | ClientError]:
         """By log offset at one broker."""
         raw = self.driver.call(
             "admin.viewAll", 180, admin=self.name, address=address, topic=topic, offsets=offsets
@@ -507,20 +531,31 @@ class Admin(_Handle):
 
     def query(self, topic: str, key: str, count: int, begin: int, end: int) -> list[Received]:
         """By key, over all brokers."""
-        return [_received(m) for m in self._call("query", topic=topic, key=key, max=count, begin=begin, end=end)]
+        return [
+            _received(m)
+            for m in self._call("query", topic=topic, key=key, max=count, begin=begin, end=end)
+        ]
 
     def offsets(self, queue: Queue) -> tuple[int, int, int]:
         """min, max, earliest store time."""
         raw = self._call("offsets", queue=queue.wire())
         return raw["min"], raw["max"], raw["earliest"]
 
+    def max(self, queue: Queue) -> int:
+        """Next offset of a queue."""
+        return self._call("max", queue=queue.wire())
+
     def search(self, queue: Queue, time_ms: int, upper: bool = False) -> int:
         """Offset by store time."""
         return self._call("search", queue=queue.wire(), time=time_ms, upper=upper)
 
-    def reset_queue(self, address: str, topic: str, group: str, queue: int, offset: int) -> dict[Queue, int]:
+    def reset_queue(
+        self, address: str, topic: str, group: str, queue: int, offset: int
+    ) -> dict[Queue, int]:
         """One queue at one broker."""
-        raw = self._call("reset", address=address, topic=topic, group=group, queue=queue, offset=offset)
+        raw = self._call(
+            "reset", address=address, topic=topic, group=group, queue=queue, offset=offset
+        )
         return {_queue(r): r["offset"] for r in raw}
 
     def reset_time(self, address: str, topic: str, group: str, time_ms: int) -> dict[Queue, int]:
@@ -559,7 +594,12 @@ class Java:
         """Settings: broadcast, orderly, later, instance."""
         handle = Push(self.driver, unique("push"), "push")
         handle.client_id = self._start(
-            handle, ns=ns, group=group, subscriptions=[list(s) for s in subscriptions], **{"from": start}, **settings
+            handle,
+            ns=ns,
+            group=group,
+            subscriptions=[list(s) for s in subscriptions],
+            **{"from": start},
+            **settings,
         )
         return handle
 

@@ -50,7 +50,9 @@ def libraries() -> str:
 def compiled(sources: Path) -> str:
     """Class path of a folder of Java sources and the jars; compiled again when a source changed."""
     files = sorted(sources.glob("*.java"))
-    digest = hashlib.sha256(b"".join(f.name.encode() + f.read_bytes() for f in files)).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(f.name.encode() + f.read_bytes() for f in files)).hexdigest()[
+        :16
+    ]
     folder = cache() / f"classes-{VERSION}-{digest}"
     jars = libraries()
     if not (folder / "complete").exists():
@@ -63,7 +65,9 @@ def compiled(sources: Path) -> str:
     return f"{folder}:{jars}"
 
 
-def java(home: Path, class_path: str, main: str, *arguments: str, jvm: tuple[str, ...] = ()) -> list[str]:
+def java(
+    home: Path, class_path: str, main: str, *arguments: str, jvm: tuple[str, ...] = ()
+) -> list[str]:
     """Command line of a JVM whose logs and state stay below ``home``."""
     home.mkdir(parents=True, exist_ok=True)
     return [

@@ -22,6 +22,8 @@ FLAG_ONEWAY = 2
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
 _OPAQUE = itertools.count(1)
+# Every connection made; a test's fixture closes what the test left open.
+OPEN: list[RawClient] = []
 
 
 class ConnectionGone(Exception):
@@ -94,7 +96,10 @@ def frame(header: bytes, body: bytes = b"", serialize_type: int = 0) -> bytes:
 def binary_frame(code: int, ext: dict[str, str], body: bytes = b"", opaque: int = 0) -> bytes:
     """A whole frame with a ROCKETMQ (binary) header."""
     fields = b"".join(
-        struct.pack(">h", len(k.encode())) + k.encode() + struct.pack(">i", len(v.encode())) + v.encode()
+        struct.pack(">h", len(k.encode()))
+        + k.encode()
+        + struct.pack(">i", len(v.encode()))
+        + v.encode()
         for k, v in ext.items()
     )
     head = struct.pack(">hBhiii", code, 0, 493, opaque, 0, 0)
@@ -110,6 +115,7 @@ class RawClient:
         self.timeout_s = timeout_s
         self.requests: list[Reply] = []
         self._buffer = b""
+        OPEN.append(self)
 
     def __enter__(self) -> RawClient:
         return self
@@ -121,7 +127,9 @@ class RawClient:
         """Close without any farewell."""
         self.socket.close()
 
-    def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **header: Any) -> Reply:
+    def call(
+        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **header: Any
+    ) -> Reply:
         """Send one request and wait for its answer; requests of the broker meanwhile go to ``requests``."""
         opaque = next(_OPAQUE)
         self.send(json_frame(code, ext, body, opaque=opaque, **header))
@@ -358,7 +366,9 @@ def short(fields: dict[str, str]) -> dict[str, str]:
     return {_SHORT[name]: value for name, value in fields.items()}
 
 
-def pull_fields(group: str, topic: str, queue_id: int, offset: int, **overrides: str) -> dict[str, str]:
+def pull_fields(
+    group: str, topic: str, queue_id: int, offset: int, **overrides: str
+) -> dict[str, str]:
     """Header of PULL_MESSAGE (11) with the subscription ``*`` in the request, and no waiting."""
     values = {
         "consumerGroup": group,

@@ -21,7 +21,11 @@ QUIET_S = 0.4
 
 
 def push(
-    java: Java, cluster: Cluster, *subscriptions: tuple[str, str | None], group: str | None = None, **settings: object
+    java: Java,
+    cluster: Cluster,
+    *subscriptions: tuple[str, str | None],
+    group: str | None = None,
+    **settings: object,
 ) -> Push:
     """A push consumer alone in its group (a new one if not given) that works on all queues of its topics."""
     consumer = java.push(cluster.ns, group or cluster.group(), *subscriptions, **settings)
@@ -32,7 +36,12 @@ def push(
 
 
 def members(
-    java: Java, cluster: Cluster, topic: str, count: int, group: str | None = None, **settings: object
+    java: Java,
+    cluster: Cluster,
+    topic: str,
+    count: int,
+    group: str | None = None,
+    **settings: object,
 ) -> list[Push]:
     """Several consumers of one group on ``*`` that share all queues of a topic."""
     group = group or cluster.group()
@@ -46,7 +55,9 @@ def exactly(consumers: Push | Sequence[Push], count: int, timeout_s: float = 60.
     consumers = [consumers] if isinstance(consumers, Push) else list(consumers)
     expect_together(consumers, count, timeout_s)
     sleep(QUIET_S)
-    assert together(consumers, 0, 0) == count, "nothing comes twice, and nothing that was not wanted"
+    assert together(consumers, 0, 0) == count, (
+        "nothing comes twice, and nothing that was not wanted"
+    )
 
 
 def bodies(messages: Sequence[dict[str, object]]) -> list[str]:

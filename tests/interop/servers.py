@@ -50,7 +50,9 @@ def _is_free(port: int) -> bool:
 class Process:
     """One child process with its log file."""
 
-    def __init__(self, command: list[str], home: Path, name: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, command: list[str], home: Path, name: str, env: dict[str, str] | None = None
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.log = home / f"{name}.log"
         self.name = name
@@ -291,17 +293,25 @@ class TrioServer(Server):
         return json.loads(lines[-1])
 
 
-def alone(kind: Kind, home: Path, name: str = "b1", **options: object) -> tuple[Server, list[ApacheNameServer]]:
+def alone(
+    kind: Kind, home: Path, name: str = "b1", **options: object
+) -> tuple[Server, list[ApacheNameServer]]:
     """One broker with a name server of its own kind, not started; name servers are."""
     if kind == "trio":
         port = free_port()
         server = TrioServer(
-            name=name, home=home / name, nameservers=[f"127.0.0.1:{port}"], nameserver_port=port, **options
+            name=name,
+            home=home / name,
+            nameservers=[f"127.0.0.1:{port}"],
+            nameserver_port=port,
+            **options,
         )
         return server, []
     nameserver = ApacheNameServer(home=home / "namesrv")
     nameserver.start()
-    return ApacheBroker(name=name, home=home / name, nameservers=[nameserver.address], **options), [nameserver]
+    return ApacheBroker(name=name, home=home / name, nameservers=[nameserver.address], **options), [
+        nameserver
+    ]
 
 
 def joining(kind: Kind, home: Path, name: str, nameserver: str, **options: object) -> Server:
@@ -318,7 +328,9 @@ def expect_failure(server: Server, timeout_s: float = 30.0) -> tuple[int, str]:
         code = process.popen.wait(timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
-        raise AssertionError(f"{server.name} runs, although it must not:\n{process.tail()}") from None
+        raise AssertionError(
+            f"{server.name} runs, although it must not:\n{process.tail()}"
+        ) from None
     return code, process.tail()
 
 

@@ -43,7 +43,6 @@ def test_b012_the_broker_refuses_a_body_over_the_limit(cluster: Cluster) -> None
     assert by_hand.send_v2(b"x" * (MAX_BODY + 1)).code == 13
     assert by_hand.send_v2(b"fits").code == 0
     assert [r.body for r in stored(by_hand.client, topic, 1, queues=1)] == [b"fits"]
-    by_hand.client.close()
 
 
 @pytest.mark.parametrize("size", [131_072, MAX_BODY])
@@ -82,7 +81,6 @@ def test_b015_properties_text_may_have_32767_bytes(cluster: Cluster) -> None:
     found = stored(by_hand.client, topic, 2, queues=1)
     assert [r.body for r in found] == [b"small", b"full"]
     assert found[1].properties_length == MAX_PROPERTIES
-    by_hand.client.close()
 
 
 def test_b016_user_properties_come_back(java: Java, cluster: Cluster) -> None:
@@ -109,14 +107,12 @@ def test_b017_a_queue_id_beyond_the_topic(java: Java, cluster: Cluster) -> None:
     assert by_hand.send_v2(b"x", queue_id=8).code == 29
     assert by_hand.send_v2(b"x", queue_id=7).code == 0
     assert [r.body for r in stored(by_hand.client, topic, 1)] == [b"x"]
-    by_hand.client.close()
 
 
 @pytest.mark.parametrize("topic", [" ", "n" * 128, "blank inside", "dot.inside", "\u00fcmlaut"])
 def test_b018_illegal_topic_names(cluster: Cluster, topic: str) -> None:
     by_hand = sender(cluster, topic)
     assert by_hand.send(b"x").code == 29
-    by_hand.client.close()
 
 
 def test_b018_the_longest_topic_names(cluster: Cluster) -> None:
@@ -150,7 +146,6 @@ def test_b019_system_topics_take_no_sends(cluster: Cluster, topic: str) -> None:
     by_hand = sender(cluster, topic)
     assert by_hand.send(b"x").code == 16
     assert by_hand.send_v2(b"x").code == 16
-    by_hand.client.close()
 
 
 def test_b019_no_topic_is_created_when_that_is_off(workshop: Workshop) -> None:
@@ -191,7 +186,11 @@ def test_b021_failures_that_reach_no_broker(
     topic = cluster.topic(1)
     result = java.producer(cluster.ns).odd(odd, topic)
     assert result.error is not None
-    assert (result.thrown, result.error.kind) == (True, error) if error != "callback" else not result.thrown
+    assert (
+        (result.thrown, result.error.kind) == (True, error)
+        if error != "callback"
+        else not result.thrown
+    )
     assert total(cluster, topic) == 0
 
 

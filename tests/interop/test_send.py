@@ -162,7 +162,6 @@ def test_b010_three_codes_store_the_same_ordinary_message(cluster: Cluster) -> N
     ]
     assert found[0].properties == found[1].properties == found[2].properties
     assert found[0].properties["UNIQ_KEY"] == "U1"
-    by_hand.client.close()
 
 
 def test_b011_a_compressed_body_is_stored_as_it_came(java: Java, cluster: Cluster) -> None:
@@ -182,7 +181,9 @@ def test_b011_a_compressed_body_is_stored_as_it_came(java: Java, cluster: Cluste
     assert record.queue_id == sent.queue
 
 
-def test_b011_bodies_above_4096_bytes_are_compressed_by_default(java: Java, cluster: Cluster) -> None:
+def test_b011_bodies_above_4096_bytes_are_compressed_by_default(
+    java: Java, cluster: Cluster
+) -> None:
     topic = cluster.topic()
     java.producer(cluster.ns).send_ok([text(topic, "x" * 5000), text(topic, "y" * 4000)])
     with RawClient(cluster.brokers[0].address) as client:

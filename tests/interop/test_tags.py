@@ -65,7 +65,8 @@ def test_b024_two_tags(java: Java, cluster: Cluster) -> None:
     producer = java.producer(cluster.ns)
     topics = [cluster.topic() for _ in range(4)]
     consumers = [
-        push(java, cluster, (topic, "B||none" if i == 1 else "A||B")) for i, topic in enumerate(topics)
+        push(java, cluster, (topic, "B||none" if i == 1 else "A||B"))
+        for i, topic in enumerate(topics)
     ]
     producer.send_ok(tagged(topics[0], "A"))
     producer.send_ok(tagged(topics[1], "A") + tagged(topics[1], "B"))
@@ -157,7 +158,9 @@ def test_b030_a_queue_without_any_match(java: Java, cluster: Cluster) -> None:
     offset, pulls = 0, 0
     with RawClient(cluster.brokers[0].address) as client:
         while offset < 1000:
-            reply = client.call(11, pull_fields("TOOLS_CONSUMER", topic, 0, offset, subscription="A"))
+            reply = client.call(
+                11, pull_fields("TOOLS_CONSUMER", topic, 0, offset, subscription="A")
+            )
             assert reply.code == 20, reply.remark
             following = int(reply.ext["nextBeginOffset"])
             assert following > offset, "never an endless loop"
@@ -209,7 +212,11 @@ def test_b032_two_consumers_with_a_second_topic(
         for consumer in consumers:
             # A client that hears "subscription changed" before it knows the new route waits for its next 20 s.
             consumer.subscribe(second, tag or "*")
-            wait_for(lambda c=consumer: c.rebalance() or len(c.assigned(second)) == 8, "8 queues", every_s=0.3)
+            wait_for(
+                lambda c=consumer: c.rebalance() or len(c.assigned(second)) == 8,
+                "8 queues",
+                every_s=0.3,
+            )
     if tag:
         producer.send_ok(tagged(second, "T2"))
     wanted = texts(first, 10, "first") + tagged(second, "T1")

@@ -60,7 +60,7 @@ final class Admins {
             c.getConnectionSet().forEach(x -> ids.add(x.getClientId()));
             return ids;
         });
-        ops.put("admin.view", a -> Values.received(of(a).viewMessage(a.getString("topic"), a.getString("id"))));
+        ops.put("admin.view", a -> Values.received(of(a).viewMessage(a.getString("topic"), a.getString("messageId"))));
         ops.put("admin.viewAt", a -> Values.received(api(a).viewMessage(a.getString("address"), a.getString("topic"), a.getLongValue("offset"), 10_000)));
         ops.put("admin.viewAll", Admins::viewAll);
         ops.put("admin.query", a -> {
@@ -75,6 +75,7 @@ final class Admins {
             m.put("earliest", of(a).earliestMsgStoreTime(q));
             return m;
         });
+        ops.put("admin.max", a -> of(a).maxOffset(Values.queue(a.getJSONObject("queue"), null)));
         ops.put("admin.search", a -> {
             MessageQueue q = Values.queue(a.getJSONObject("queue"), null);
             long time = a.getLongValue("time");

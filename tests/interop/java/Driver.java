@@ -60,7 +60,15 @@ public final class Driver {
         } catch (Throwable e) {
             reply.put("error", error(e));
         }
-        String text = JSON.toJSONString(reply, JSONWriter.Feature.WriteMapNullValue);
+        String text;
+        try {
+            text = JSON.toJSONString(reply, JSONWriter.Feature.WriteMapNullValue);
+        } catch (Throwable e) {
+            e.printStackTrace();
+            reply.remove("ok");
+            reply.put("error", error(e));
+            text = JSON.toJSONString(reply);
+        }
         synchronized (out) {
             out.println(text);
             out.flush();
