@@ -51,6 +51,15 @@ class IndexFile:
         """Whether no entry fits any more. Entry 0 is never used."""
         return self.header.index_count >= self.entries
 
+    @property
+    def ends_well(self) -> bool:
+        """Whether the last entry that the header counts is there (case C038)."""
+        count = self.header.index_count
+        if count <= 1:
+            return True
+        at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * self.slots + INDEX_ENTRY_SIZE * (count - 1)
+        return bool(INDEX_ENTRY.unpack_from(self.memory, at)[1] == self.header.end_log_offset)
+
     def close(self) -> None:
         """Give memory and file back."""
         self.memory.release()
@@ -178,6 +187,8 @@ class KeyIndex:
         self.entries = entries
         self._now_ms = now_ms
         self.files: list[IndexFile] = []
+        #: Paths of files that :meth:`load` could not use and removed: the keys in them have to be inserted again.
+        self.unusable: list[str] = []
         #: Every record before has its keys in the files (exclusive log offset).
         self.indexed_to = 0
 
@@ -191,19 +202,24 @@ class KeyIndex:
                 continue
             size = self.disk.size(path)
             if size != expected:
-                self.disk.remove(path)
-                notes.append(f"{path} has {size} bytes instead of {expected} and is dropped")
+                notes.append(self._unusable(path, f"has {size} bytes instead of {expected}"))
                 continue
             index_file = IndexFile(self.disk.open(path), path, self.slots, self.entries)
             if index_file.header.index_count > self.entries:
                 index_file.close()
-                self.disk.remove(path)
-                notes.append(f"{path} says more entries than fit into it and is dropped")
+                notes.append(self._unusable(path, "says more entries than fit into it"))
                 continue
             self.files.append(index_file)
+        # Names are times of a clock that may have been set back; what counts is the order of the records.
+        self.files.sort(key=lambda f: (f.header.end_log_offset, f.header.begin_log_offset))
         if self.files:
             self.indexed_to = self.files[-1].header.end_log_offset + 1
         return notes
+
+    def _unusable(self, path: str, fault: str) -> str:
+        self.disk.remove(path)
+        self.unusable.append(path)
+        return f"{path} {fault}: it is dropped, and its keys are inserted again"
 
     @property
     def end_log_offset(self) -> int:
@@ -216,7 +232,12 @@ class KeyIndex:
         return self.files[-1].header.end_timestamp_ms if self.files else 0
 
     def insert(self, keys: list[tuple[int, int, int]]) -> None:
-        """Add (key hash, log offset, store time ms) triples in log order; rolls to new files as they fill."""
+        """Add (key hash, log offset, store time ms) triples in log order; rolls to new files as they fill.
+
+        The first call makes a file, keys or not: a store with records and without any file has lost its index.
+        """
+        if not self.files:
+            self._roll()
         done = 0
         while done < len(keys):
             if not self.files or self.files[-1].full:
