@@ -1,7 +1,8 @@
-"""Fixtures: the drivers (one JVM, one Go process a session), clusters of the kind under test, names of topics and groups.
+"""Fixtures: the drivers (one JVM, one Go process a session), clusters of the kind under test, names.
 
-``--broker trio`` (default) tests trio-mq; ``--broker apache`` runs the same tests against Apache's own broker, so that a
-test that is wrong about the peer shows. With CI=true a missing tool is a failure instead of a skip.
+``--broker trio`` (default) tests trio-mq; ``--broker apache`` runs the same tests against Apache's own
+broker, so that a test that is wrong about the peer shows. With CI=true a missing tool is a failure
+instead of a skip.
 """
 
 from __future__ import annotations

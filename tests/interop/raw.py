@@ -13,7 +13,7 @@ import socket
 import struct
 import time
 import zlib
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
@@ -117,7 +117,7 @@ class RawClient:
         self._buffer = b""
         OPEN.append(self)
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

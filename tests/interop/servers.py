@@ -6,6 +6,7 @@ on the same store and the same port). Every process is the leader of its own gro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -85,10 +86,8 @@ class Process:
 
     def kill(self) -> None:
         """kill -9 to the whole group."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.popen.wait(10)
 
     def tail(self, chars: int = 4000) -> str:

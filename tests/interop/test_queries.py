@@ -20,7 +20,8 @@ def keyed(cluster: Cluster, topic: str, key: str, count: int, begin: int) -> lis
     try:
         hits = cluster.admin.query(topic, key, count, begin - 5000, now_ms() + 5000)
     except ClientError as error:
-        assert error.code == NO_MESSAGE
+        if error.code != NO_MESSAGE:
+            raise
         return []
     return sorted(m.body or "" for m in hits)
 
