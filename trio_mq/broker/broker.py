@@ -26,7 +26,7 @@ from trio_mq.broker.saver import Saver
 from trio_mq.broker.tables import BrokerTables
 from trio_mq.clock import Clock
 from trio_mq.config import Settings
-from trio_mq.net.requests import RequestTable
+from trio_mq.net.requests import Peer, RequestTable
 from trio_mq.store.store import Store
 from trio_mq.tasks import PeriodicTask, Scheduler
 
@@ -81,7 +81,7 @@ class Broker:
             clock,
             mine.region_id,
             mine.trace_on,
-            self.clients.disconnected,
+            self._disconnected,
             topics,
             saver=self.saver,
         )
@@ -90,6 +90,10 @@ class Broker:
         #: Called with the name of each topic that was created, changed or deleted.
         self.topic_changed: Callable[[str], None] | None = None
         store.dispatcher.arrived = self.holds.arrived
+
+    def _disconnected(self, peer: Peer) -> None:
+        self.holds.drop(peer)
+        self.clients.disconnected(peer)
 
     def _group_changed(self, _group: str) -> None:
         self.saver.soon()

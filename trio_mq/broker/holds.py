@@ -1,15 +1,16 @@
 """Long polls: pulls that found nothing and wait for a message to arrive.
 
-In: held pulls from the pull processor, arrivals from the dispatcher. Out: pulls to be answered now. Pure but for
-:meth:`Holds.run`, which answers those whose time is over and looks after those that an arrival did not match.
-Source of the rules: Apache PullRequestHoldService.
+In: held pulls from the pull processor, arrivals from the dispatcher, connections that closed. Out: pulls to be
+answered now. Pure but for :meth:`Holds.run`, which answers those whose time is over and looks after those that an
+arrival did not match. Source of the rules: Apache PullRequestHoldService.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from itertools import count
+from typing import Final
 
 import attrs
 import trio
@@ -18,9 +19,11 @@ from trio_mq.net.requests import Peer
 from trio_mq.store.queues import BaseQueue
 
 #: How exactly the end of a hold is kept.
-DEADLINE_STEP_S = 0.1
+DEADLINE_STEP_S: Final = 0.1
 #: Held pulls in all, above which a pull is answered at once: each costs about a kilobyte.
-MAX_HELD = 200_000
+MAX_HELD: Final = 200_000
+#: Answered pulls that may stay among the deadlines, on top of as many as still wait.
+SPARE_DEADLINES: Final = 1000
 
 
 @attrs.define(eq=False)
@@ -36,11 +39,13 @@ class Held:
 
 
 class Holds:
-    """All waiting pulls, by queue and by deadline."""
+    """All waiting pulls, by queue, by connection and by deadline."""
 
     def __init__(self, scan_interval_s: float) -> None:
         self._scan_interval_s = scan_interval_s
-        self._by_queue: dict[BaseQueue, list[Held]] = {}
+        # Dictionaries stand for ordered sets: whoever came first is answered first.
+        self._by_queue: dict[BaseQueue, dict[Held, None]] = {}
+        self._by_peer: dict[Peer, dict[Held, None]] = {}
         self._deadlines: list[tuple[float, int, Held]] = []
         self._numbers = count()
         self._count = 0
@@ -56,14 +61,20 @@ class Holds:
         """
         if self._count >= MAX_HELD:
             return False
-        self._by_queue.setdefault(held.queue, []).append(held)
+        self._by_queue.setdefault(held.queue, {})[held] = None
+        self._by_peer.setdefault(held.peer, {})[held] = None
         held.queue.watched = True
-        heapq.heappush(self._deadlines, (deadline_s, next(self._numbers), held))
         self._count += 1
-        self._wanted.set()
+        # A busy consumer is held and answered thousands of times before the first deadline comes.
+        if len(self._deadlines) > 2 * self._count + SPARE_DEADLINES:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (deadline_s, next(self._numbers), held))
+        if not self._wanted.is_set():
+            self._wanted.set()
         return True
 
-    def arrived(self, hits: list[tuple[BaseQueue, int]]) -> None:
+    def arrived(self, hits: Iterable[tuple[BaseQueue, int]]) -> None:
         """Answer the pulls that wait for one of these (queue, tags code) arrivals."""
         answered: list[Held] = []
         for queue, tags_code in hits:
@@ -71,40 +82,47 @@ class Holds:
             if not waiting:
                 continue
             matching = [h for h in waiting if h.codes is None or tags_code in h.codes]
-            if matching:
-                self._forget(queue, matching)
-                answered += matching
-        for held in answered:
-            held.answer()
+            self._forget(matching)
+            answered += matching
+        _answer(answered)
 
     def look_again(self) -> None:
         """Answer pulls whose queue has moved on, though nothing matched: they learn the next offset."""
-        for queue, waiting in list(self._by_queue.items()):
-            moved = [h for h in waiting if queue.max_offset > h.offset or h.peer.closed]
-            if moved:
-                self._forget(queue, moved)
-                for held in moved:
-                    held.answer()
+        moved: list[Held] = []
+        for queue, waiting in self._by_queue.items():
+            end = queue.max_offset
+            moved += [held for held in waiting if end > held.offset]
+        self._forget(moved)
+        _answer(moved)
 
     def expire(self, now_s: float) -> None:
         """Answer pulls whose time is over."""
         deadlines = self._deadlines
+        over: list[Held] = []
         while deadlines and deadlines[0][0] <= now_s:
             held = heapq.heappop(deadlines)[2]
             if not held.done:
-                self._forget(held.queue, [held])
-                held.answer()
+                over.append(held)
+        self._forget(over)
+        _answer(over)
 
-    def _forget(self, queue: BaseQueue, gone: list[Held]) -> None:
+    def drop(self, peer: Peer) -> None:
+        """Forget the pulls of a connection that has closed."""
+        self._forget(list(self._by_peer.get(peer, ())))
+
+    def _forget(self, gone: list[Held]) -> None:
         for held in gone:
             held.done = True
+            waiting = self._by_queue[held.queue]
+            del waiting[held]
+            if not waiting:
+                del self._by_queue[held.queue]
+                held.queue.watched = False
+            of_peer = self._by_peer[held.peer]
+            del of_peer[held]
+            if not of_peer:
+                del self._by_peer[held.peer]
         self._count -= len(gone)
-        left = [h for h in self._by_queue[queue] if not h.done]
-        if left:
-            self._by_queue[queue] = left
-        else:
-            del self._by_queue[queue]
-            queue.watched = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer what is due until cancelled."""
@@ -113,17 +131,15 @@ class Holds:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            while self._deadlines:
+            while self._count:
                 await trio.sleep(DEADLINE_STEP_S)
                 now_s = trio.current_time()
                 self.expire(now_s)
                 if now_s >= next_look_s:
                     next_look_s = now_s + self._scan_interval_s
                     self.look_again()
-                    self._drop_done()
 
-    def _drop_done(self) -> None:
-        """Take answered pulls out of the heap, which otherwise keeps them until their deadline."""
-        if len(self._deadlines) > 2 * self._count + 1000:
-            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
-            heapq.heapify(self._deadlines)
+
+def _answer(held_pulls: list[Held]) -> None:
+    for held in held_pulls:
+        held.answer()

@@ -3,14 +3,15 @@
 Sends and pulls come per message and take a short way: typed decode, a plain function, a reply from a template.
 All other requests go through the :class:`RequestTable`. All frames of one receive are handled in one go, the store
 commits once, and the replies leave together; under sync flush they leave when the disk has them. Where data must
-be waited for, the request is put aside for a task of :meth:`RemotingFace.run` and handled again.
-Source of the rules: Apache NettyRemotingAbstract, SendMessageProcessor, PullMessageProcessor.
+be waited for, the request is put aside (:mod:`trio_mq.broker.cold`) and handled again. One-way requests are never
+answered, whatever becomes of them. Source of the rules: Apache NettyRemotingAbstract, SendMessageProcessor,
+PullMessageProcessor.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from struct import Struct
 from typing import Protocol
@@ -18,6 +19,7 @@ from typing import Protocol
 import msgspec
 import trio
 
+from trio_mq.broker.cold import ColdRequests
 from trio_mq.broker.processors.pull import Puller, PullRequest
 from trio_mq.broker.processors.send import Sender, SendRequest, Sent
 from trio_mq.broker.saver import Saver
@@ -27,7 +29,7 @@ from trio_mq.errors import HeaderError, LocalProtocolError, RequestRefused, Stor
 from trio_mq.net.requests import Peer, Reply, RequestTable, encode_reply
 from trio_mq.protocol import command as commands
 from trio_mq.protocol import headers
-from trio_mq.protocol.codes import FLAG_ONEWAY, VERSION, RequestCode, ResponseCode
+from trio_mq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, RequestCode, ResponseCode
 from trio_mq.protocol.frames import RawFrame
 from trio_mq.protocol.headers import hot
 from trio_mq.protocol.headers.pull import PullMessageRequest
@@ -37,14 +39,16 @@ from trio_mq.store.store import Store
 
 log = logging.getLogger("trio_mq.broker.remoting")
 
-#: Requests that wait for the disk at the same time; beyond, a request is refused as busy.
-COLD_REQUESTS = 1000
-#: Reads from the disk for one request: a search by time makes some thirty.
-COLD_TRIES = 200
 #: Start of a header as the Java client writes it; other clients take the longer way to the same end.
 _SENDS_V2 = (b'{"code":310,', b'{"code":320,')
 _SEND = b'{"code":10,'
 _PULLS = (b'{"code":11,', b'{"code":361,')
+_SEND_CODES = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+)
+_PULL_CODES = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 _LENGTHS = Struct(">ii")
 _JSON_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-:.#@ ")
 
@@ -55,6 +59,11 @@ class Inbound(Peer, Protocol):
     @property
     def packed_address(self) -> bytes:
         """The peer's address as records hold it."""
+        ...
+
+    @property
+    def stalled(self) -> bool:
+        """Whether no more requests should be handled now: it is closed, or does not take its replies."""
         ...
 
 
@@ -84,25 +93,28 @@ class RemotingFace:
         self._saver = saver
         self._region_id, self._trace_on = region_id, trace_on
         table.passed_on = (ColdData,)
-        for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2):
-            assert code not in table.codes, "sends do not go through the table"
-        store_host = store.host.packed.hex().upper().encode()
-        self._template = (
-            b'{"code":0,"extFields":{"MSG_REGION":%s,"TRACE_ON":"%s","msgId":"%s%%016X","queueId":"%%d",'
+        for code in (*_SEND_CODES, *_PULL_CODES):
+            assert code not in table.codes, "sends and pulls do not go through the table"
+        self._cold = ColdRequests(store.parts.disk)
+        self._store_host = store.host.packed.hex().upper().encode()
+        #: A message id, for the log offset.
+        self._id = self._store_host + b"%016X"
+        #: Reply to a send, for message id, queue id, queue offset, unique id and opaque.
+        self._sent = (
+            b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"%%b","queueId":"%%d",'
             b'"queueOffset":"%%d","transactionId":"%%b"},"flag":1,"language":"PYTHON","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (
-            msgspec.json.encode(region_id),
+            msgspec.json.encode(region_id).replace(b"%", b"%%"),
             b"true" if trace_on else b"false",
-            store_host,
             VERSION,
         )
-        self._id_prefix = store_host.decode()
-        #: Replies to sends of the receive that is being handled: peer, opaque, frame, waits for the disk.
-        self._replies: list[tuple[Inbound, int, bytes, bool]] = []
-        self._cold, self._cold_jobs = trio.open_memory_channel[
-            tuple[Inbound, RawFrame, ColdData, Callable[[], None] | None]
-        ](COLD_REQUESTS)
+        #: The same for one message, with its log offset in place of the message id.
+        self._sent_one = self._sent.replace(b'"msgId":"%b"', b'"msgId":"%b"' % self._id, 1)
+        self._version: object = None
+        #: Answers to the sends of the receive that is being handled: opaque, frame (empty for a one-way send),
+        #: whether it waits for the disk. A send's place in this list is its token in the store.
+        self._replies: list[tuple[int, bytes, bool]] = []
 
     # -- the handler -----------------------------------------------------------------------------------------
 
@@ -113,16 +125,19 @@ class RemotingFace:
         """A connection is gone."""
         self._disconnected(peer)
 
-    def received(self, peer: Inbound, frames: list[RawFrame]) -> None:
-        """Handle all frames of one receive."""
+    def received(self, peer: Inbound, frames: list[RawFrame]) -> int | None:
+        """Handle all frames of one receive; how many it were if `peer` has stalled, None for all of them."""
         now_ms = self._clock.now_ms()
-        version = self._topics.version
-        for frame in frames:
-            self._one(peer, frame, now_ms)
-            if peer.closed:
-                break
-        if self._replies:
-            self._finish(topics_changed=version is not self._topics.version)
+        self._version = self._topics.version
+        number = 0
+        try:
+            for number, frame in enumerate(frames, 1):  # noqa: B007 - the number is the answer
+                self._one(peer, frame, now_ms)
+                if peer.stalled:
+                    break
+        finally:
+            self._finish(peer)
+        return number if number < len(frames) else None
 
     def _one(self, peer: Inbound, frame: RawFrame, now_ms: int) -> None:
         header = frame[1]
@@ -130,7 +145,7 @@ class RemotingFace:
             try:
                 if header.startswith(_SENDS_V2):
                     send = hot.decode_send_v2(header)
-                    self._send(peer, send.ext, send.code, send.opaque, send.flag, frame[2], now_ms)
+                    self._send(peer, send.ext, send.opaque, send.flag, frame[2], now_ms)
                     return
                 if header.startswith(_PULLS):
                     pull = hot.decode_pull(header)
@@ -138,9 +153,7 @@ class RemotingFace:
                     return
                 if header.startswith(_SEND):
                     plain = hot.decode_send(header)
-                    self._send(
-                        peer, plain.ext, plain.code, plain.opaque, plain.flag, frame[2], now_ms
-                    )
+                    self._send(peer, plain.ext, plain.opaque, plain.flag, frame[2], now_ms)
                     return
             except (msgspec.DecodeError, RecursionError):
                 pass  # the ordinary way accepts more, and names what is wrong
@@ -152,48 +165,46 @@ class RemotingFace:
             command = commands.decode(frame)
         except HeaderError as error:
             log.warning("closing connection of %s: %s", peer.address, error)
+            self._finish(peer)
             peer.close()
             return
         if command.is_response:
             return
         code, opaque, flag = command.code, command.opaque, command.flag
         try:
-            if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-                short = headers.decode(SendMessageRequestV2, command.ext)
-                self._send(peer, short, code, opaque, flag, command.body, now_ms)
-            elif code == RequestCode.SEND_MESSAGE:
-                long = headers.decode(SendMessageRequest, command.ext)
-                self._send(peer, long, code, opaque, flag, command.body, now_ms)
-            elif code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            if code in _SEND_CODES:
+                is_long = code == RequestCode.SEND_MESSAGE
+                header_type = SendMessageRequest if is_long else SendMessageRequestV2
+                send = headers.decode(header_type, command.ext)
+                self._send(peer, send, opaque, flag, command.body, now_ms)
+            elif code in _PULL_CODES:
                 pull = headers.decode(PullMessageRequest, command.ext)
                 self._pull(peer, pull, code, opaque, flag, frame)
             else:
+                # Whoever looks at the store, or changes topics, finds what was sent before.
+                self._finish(peer)
                 self._table.handle(peer, command, now_ms)
         except HeaderError as error:
-            if not flag & FLAG_ONEWAY:
+            if not command.is_oneway:
                 reply = Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
                 peer.write(encode_reply(opaque, reply))
         except ColdData as cold:
-            self._put_aside(peer, frame, opaque, cold)
+            again = partial(self.received, peer, [frame])
+            self._cold.put_aside(peer, opaque, cold, again, oneway=command.is_oneway)
 
     # -- sends -----------------------------------------------------------------------------------------------
 
     def _send(
-        self,
-        peer: Inbound,
-        request: SendRequest,
-        code: int,
-        opaque: int,
-        flag: int,
-        body: bytes,
-        now_ms: int,
+        self, peer: Inbound, request: SendRequest, opaque: int, flag: int, body: bytes, now_ms: int
     ) -> None:
-        token = (peer, opaque)
+        if flag & FLAG_RESPONSE:
+            return  # whoever answers what we never asked gets no answer
+        sender, token = self._sender, len(self._replies)
         try:
-            if request.batch and code != RequestCode.SEND_MESSAGE:
-                sent = self._sender.send_batch(request, body, peer.packed_address, now_ms, token)
+            if request.batch:
+                sent = sender.send_batch(request, body, peer.packed_address, now_ms, token)
             else:
-                sent = self._sender.send(request, body, peer.packed_address, now_ms, token)
+                sent = sender.send(request, body, peer.packed_address, now_ms, token)
         except RequestRefused as refusal:
             reply = Reply(refusal.code, remark=refusal.remark)
         except StoreFull as full:
@@ -204,73 +215,76 @@ class RemotingFace:
             log.exception("a send of %s failed", peer.address)
             reply = Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         else:
-            if flag & FLAG_ONEWAY:
-                self._replies.append((peer, opaque, b"", False))
-            else:
-                self._replies.append((peer, opaque, self._sent_frame(sent, opaque), sent.wait))
+            frame = b"" if flag & FLAG_ONEWAY else self._sent_frame(sent, opaque)
+            self._replies.append((opaque, frame, sent.wait))
             return
         if not flag & FLAG_ONEWAY:
             peer.write(encode_reply(opaque, reply))
 
     def _sent_frame(self, sent: Sent, opaque: int) -> bytes:
         """The reply to a send that succeeded."""
-        unique_id = sent.unique_id
-        if (
-            len(sent.log_offsets) == 1
-            and not sent.batch_unique_id
-            and _JSON_SAFE.issuperset(unique_id)
-        ):
-            header = self._template % (
-                sent.log_offsets[0],
-                sent.queue_id,
-                sent.queue_offset,
-                unique_id,
-                opaque,
-            )
+        log_offset, queue_id, queue_offset, unique_id, _, log_offsets, batch_unique_id = sent
+        # What is neither letter nor digit may need escapes in JSON, and text that is no UTF-8 care.
+        plain = unique_id.isalnum() or _JSON_SAFE.issuperset(unique_id)
+        if plain and not log_offsets:
+            fields = (log_offset, queue_id, queue_offset, unique_id, opaque)
+            header = self._sent_one % fields
             return _LENGTHS.pack(4 + len(header), len(header)) + header
-        prefix = self._id_prefix
+        message_id = b",".join([self._id % offset for offset in log_offsets or (log_offset,)])
+        if plain and not batch_unique_id:
+            header = self._sent % (message_id, queue_id, queue_offset, unique_id, opaque)
+            return _LENGTHS.pack(4 + len(header), len(header)) + header
         reply = SendMessageReply(
-            msg_id=",".join([f"{prefix}{offset:016X}" for offset in sent.log_offsets]),
-            queue_id=sent.queue_id,
-            queue_offset=sent.queue_offset,
+            msg_id=message_id.decode(),
+            queue_id=queue_id,
+            queue_offset=queue_offset,
             transaction_id=unique_id.decode("utf-8", "replace"),
-            batch_uniq_id=sent.batch_unique_id.decode("utf-8", "replace") or None,
+            batch_uniq_id=batch_unique_id.decode("utf-8", "replace") or None,
             msg_region=self._region_id,
             trace_on=self._trace_on,
         )
         return encode_reply(opaque, Reply(header=reply))
 
-    def _finish(self, *, topics_changed: bool) -> None:
-        """Commit, then let the replies go.
+    def _finish(self, peer: Inbound) -> None:
+        """Commit the sends so far, then let their replies go.
 
         A send that created its topic is answered when the topic is saved and the name servers know it, so that
         whoever reads the answer finds a route.
         """
-        store = self._store
-        replies, self._replies = self._replies, []
-        store.commit()
-        failed: set[object] = set()
-        if store.failed:
-            failed, store.failed = set(store.failed), []
-        waiting: list[tuple[Inbound, bytes]] = []
-        for peer, opaque, frame, wait in replies:
-            if not frame:
-                continue
-            if failed and (peer, opaque) in failed:
-                refused = Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=store.refusal)
-                peer.write(encode_reply(opaque, refused))
-            elif topics_changed or (wait and store.is_sync):
-                waiting.append((peer, frame))
-            else:
-                peer.write(frame)
-        if not waiting:
+        replies = self._replies
+        if not replies:
             return
-        release = partial(_release, waiting)
+        self._replies = []
+        store = self._store
+        store.commit()
+        if store.failed:
+            failed, store.failed = frozenset(store.failed), []
+            replies = self._refused(replies, failed)
+        topics_changed = self._version is not self._topics.version
+        if not topics_changed and not store.is_sync:
+            peer.write(b"".join([frame for _, frame, _ in replies]))
+            return
+        peer.write(b"".join([f for _, f, wait in replies if not (wait or topics_changed)]))
+        later = [frame for _, frame, wait in replies if frame and (wait or topics_changed)]
+        if not later:
+            return
+        release, end = partial(_release, peer, later), store.log.written
         if topics_changed:
-            end = store.log.written
             self._saver.soon(lambda _error: self._when_durable(end, release))
         else:
-            self._when_durable(store.log.written, release)
+            self._when_durable(end, release)
+
+    def _refused(
+        self, replies: list[tuple[int, bytes, bool]], failed: Container[object]
+    ) -> list[tuple[int, bytes, bool]]:
+        """The replies of a receive, with a refusal for each send that could not be written."""
+        reply = Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._store.refusal)
+        return [
+            (opaque, encode_reply(opaque, reply), False)
+            if frame and token in failed
+            else (opaque, frame, wait)
+            for token, (opaque, frame, wait) in enumerate(replies)
+        ]
 
     def _when_durable(self, end: int, release: Callable[[bool], None]) -> None:
         if self._store.is_sync:
@@ -292,7 +306,7 @@ class RemotingFace:
         suspend: bool = True,
     ) -> None:
         """Answer a pull, now or when a message arrives. A one-way pull makes no sense and is dropped."""
-        if flag & FLAG_ONEWAY:
+        if flag & (FLAG_ONEWAY | FLAG_RESPONSE):
             return
 
         def again() -> None:
@@ -304,7 +318,8 @@ class RemotingFace:
         except RequestRefused as refusal:
             answer = encode_reply(opaque, Reply(refusal.code, remark=refusal.remark))
         except ColdData as cold:
-            self._put_aside(peer, frame, opaque, cold, again if not suspend else None)
+            retry = partial(self.received, peer, [frame]) if suspend else again
+            self._cold.put_aside(peer, opaque, cold, retry, oneway=False)
             return
         except Exception as error:
             log.exception("a pull of %s failed", peer.address)
@@ -315,50 +330,16 @@ class RemotingFace:
 
     # -- data that is on the disk only -----------------------------------------------------------------------
 
-    def _put_aside(
-        self,
-        peer: Inbound,
-        frame: RawFrame,
-        opaque: int,
-        cold: ColdData,
-        again: Callable[[], None] | None = None,
-    ) -> None:
-        try:
-            self._cold.send_nowait((peer, frame, cold, again))
-        except trio.WouldBlock:
-            remark = (
-                f"{COLD_REQUESTS} requests wait for the disk; try again, or pull less at a time"
-            )
-            peer.write(encode_reply(opaque, Reply(ResponseCode.SYSTEM_BUSY, remark=remark)))
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Fetch data from the disk for requests that need it, then handle them again. Until cancelled."""
-        async with trio.open_nursery() as nursery:
-            task_status.started()
-            async for peer, frame, cold, again in self._cold_jobs:
-                nursery.start_soon(self._warm, peer, frame, cold, again)
-
-    async def _warm(
-        self, peer: Inbound, frame: RawFrame, cold: ColdData, again: Callable[[], None] | None
-    ) -> None:
-        await self._store.parts.disk.run(cold.warm)
-        if peer.closed:
-            return
-        if again is not None:
-            again()
-        else:
-            self.received(peer, [frame])
+        await self._cold.run(task_status=task_status)
 
 
-def _release(waiting: list[tuple[Inbound, bytes]], durable: bool) -> None:
+def _release(peer: Inbound, frames: list[bytes], durable: bool) -> None:
     """Let replies go that waited for the disk; too late means a success with another code."""
     if not durable:
-        waiting = [(peer, _with_timeout_code(frame)) for peer, frame in waiting]
-    if len({id(peer) for peer, _ in waiting}) == 1:
-        waiting[0][0].write(b"".join([frame for _, frame in waiting]))
-        return
-    for peer, frame in waiting:
-        peer.write(frame)
+        frames = [_with_timeout_code(frame) for frame in frames if frame]
+    peer.write(b"".join(frames))
 
 
 def _with_timeout_code(frame: bytes) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
-from trio_mq.errors import BodyError, HeaderError, RequestRefused
+from trio_mq.errors import BodyError, HeaderError, LocalProtocolError, RequestRefused
 from trio_mq.protocol import command as commands
 from trio_mq.protocol import headers
 from trio_mq.protocol.codes import FLAG_RESPONSE, ResponseCode
@@ -77,10 +77,22 @@ class Call:
     now_ms: int
 
     def respond(self, reply: Reply) -> None:
-        """Send the reply, unless the request was one-way or the peer has gone."""
+        """Send the reply, unless the request was one-way or the peer has gone.
+
+        One that does not fit into a frame becomes a reply that says so.
+        """
         if self.command.is_oneway or self.peer.closed:
             return
-        self.peer.write(encode_reply(self.command.opaque, reply))
+        opaque = self.command.opaque
+        try:
+            data = encode_reply(opaque, reply)
+        except LocalProtocolError as error:
+            log.error(
+                "reply to request code %d of %s: %s", self.command.code, self.peer.address, error
+            )
+            remark = f"the answer cannot be sent: {error}"
+            data = encode_reply(opaque, Reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+        self.peer.write(data)
 
 
 def encode_reply(opaque: int, reply: Reply) -> bytes:
@@ -108,6 +120,8 @@ class RequestTable:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        #: Errors that are not answers: the owner of the table deals with them.
+        self.passed_on: tuple[type[Exception], ...] = ()
         self._entries: dict[int, tuple[type[Any] | None, Processor]] = {}
 
     def add(
@@ -155,6 +169,3 @@ class RequestTable:
                 call.peer.address,
             )
             return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
-
-    #: Errors that are not answers: the owner of the table deals with them.
-    passed_on: tuple[type[Exception], ...] = ()

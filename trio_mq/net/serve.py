@@ -4,7 +4,7 @@ In: bytes from clients. Out: whole frames to a :class:`Handler`, and whatever it
 waits until its socket is readable and then uses the raw non-blocking socket: one receive, all frames of it to the
 handler in one call, which answers with plain function calls, most often with a single send. Nothing is spawned per
 frame. A reply that the socket does not take is kept, and a task of the handlers' nursery sends the rest; while it
-is larger than a limit nothing more is read from that peer.
+is larger than a limit nothing more is read from that peer, and what was read is not handled.
 
 Owner of all tasks here is :func:`serve`: listeners and connections have a nursery each, so that a stop first ends
 accepting and then the connections.
@@ -37,12 +37,14 @@ BACKLOG_LIMIT_BYTES = 4 * 1024 * 1024
 BACKLOG_MAX_BYTES = 256 * 1024 * 1024
 #: A connection without traffic is closed after this time, as the peers do (NettyServerConfig).
 IDLE_LIMIT_S = 120.0
-#: How often idle connections are looked for.
-IDLE_SCAN_S = 10.0
+#: Idle connections are looked for this many times in that time.
+IDLE_SCANS = 12
 #: Connections waiting to be accepted.
 BACKLOG_CONNECTIONS = 1024
-#: Pause after the process ran out of file descriptors.
+#: Pause when no connection can be accepted: the process ran out of file descriptors, mostly.
 ACCEPT_PAUSE_S = 0.1
+#: Errors of one client that went away before it was accepted.
+_CLIENT_GONE = (errno.ECONNABORTED, errno.EPROTO)
 
 
 class Handler(Protocol):
@@ -52,12 +54,17 @@ class Handler(Protocol):
         """A connection was accepted."""
         ...
 
-    def received(self, peer: Connection, frames: list[RawFrame]) -> None:
-        """Frames arrived, at least one."""
+    def received(self, peer: Connection, frames: list[RawFrame]) -> int | None:
+        """Frames arrived, at least one. A handler may stop when :attr:`Connection.stalled` is set.
+
+        It then returns how many it has handled, and gets the others when the peer has taken its replies; None
+        stands for all.
+        """
         ...
 
     def disconnected(self, peer: Connection) -> None:
-        """The connection is gone; called once, after the last frames."""
+        """The connection is gone; called once, after the last frames. Not called when the server stops: then all
+        of them go, and nobody has to be told of each."""
         ...
 
 
@@ -67,6 +74,8 @@ class Connection:
     def __init__(self, sock: socket.socket, nursery: trio.Nursery) -> None:
         self.address, self.local_address = _host(sock.getpeername()), _host(sock.getsockname())
         self.closed = False
+        #: Whether no more requests should be handled now: closed, or replies wait that the peer does not take.
+        self.stalled = False
         #: The packed address, which is written into every record of this peer.
         self.packed_address = self.address.packed
         self._sock = sock
@@ -77,16 +86,25 @@ class Connection:
         self._scope = trio.CancelScope()
         #: Replies of the receive that is being handled: they leave with one send.
         self._cork: list[bytes] | None = None
+        self._corked_bytes = 0
         self._active = True
 
     def write(self, data: bytes) -> None:
         """Send whole frames, in order; never waits, does nothing on a closed connection."""
-        if self.closed:
+        if self.closed or not data:
             return
-        if self._cork is not None:
-            self._cork.append(data)
+        if self._cork is None:
+            self._send(data)
             return
+        self._cork.append(data)
+        self._corked_bytes += len(data)
+        if self._corked_bytes + self._backlog_bytes > BACKLOG_LIMIT_BYTES:
+            self._uncork()
+            self._cork = []
+
+    def _send(self, data: bytes) -> None:
         self._active = True
+        rest = memoryview(data)
         if not self._backlog:
             try:
                 sent = self._sock.send(data)
@@ -97,20 +115,25 @@ class Connection:
                 return
             if sent == len(data):
                 return
+            rest = rest[sent:]
             self._nursery.start_soon(self._drain)
-            data = memoryview(data)[sent:]  # type: ignore[assignment]
-        self._backlog.append(memoryview(data))
-        self._backlog_bytes += len(data)
+        self._backlog.append(rest)
+        self._backlog_bytes += len(rest)
+        self.stalled = self._backlog_bytes > BACKLOG_LIMIT_BYTES
         if self._backlog_bytes > BACKLOG_MAX_BYTES:
             log.warning("%s does not take its replies, closing its connection", self.address)
             self.close()
 
+    def _uncork(self) -> None:
+        """Send what was collected; from here on, writes go out at once."""
+        cork, self._cork, self._corked_bytes = self._cork, None, 0
+        if cork and not self.closed:
+            self._send(cork[0] if len(cork) == 1 else b"".join(cork))
+
     def close(self) -> None:
         """Close the connection soon; what the socket does not take by now is lost."""
-        if self._cork:
-            cork, self._cork = self._cork, None
-            self.write(b"".join(cork))
-        self.closed = True
+        self._uncork()
+        self.closed = self.stalled = True
         self._scope.cancel()
 
     def idle(self) -> bool:
@@ -128,62 +151,82 @@ class Connection:
                 continue
             except (OSError, trio.ClosedResourceError):
                 self.close()
-                break
+                return
             self._active = True
             self._backlog_bytes -= sent
             if sent == len(self._backlog[0]):
                 self._backlog.popleft()
             else:
                 self._backlog[0] = self._backlog[0][sent:]
-            if self._backlog_bytes <= BACKLOG_LIMIT_BYTES:
-                self._wake_reader()
-        self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        self._drained.set()
-        self._drained = trio.Event()
-
-    def _handle(self, handler: Handler, frames: list[RawFrame]) -> None:
-        """Let the handler see the frames, and send all that it answers at once."""
-        cork = self._cork = []
-        try:
-            handler.received(self, frames)
-        finally:
-            self._cork = None
-            if cork:
-                self.write(cork[0] if len(cork) == 1 else b"".join(cork))
+            if self.stalled and self._backlog_bytes <= BACKLOG_LIMIT_BYTES:
+                self.stalled = self.closed
+                self._drained.set()
+                self._drained = trio.Event()
 
     async def run(self, handler: Handler) -> None:
         """Read until the peer closes, breaks the format, or :meth:`close` is called."""
-        reader = FrameReader()
-        sock = self._sock
+        stopping = False
         try:
             handler.opened(self)
             with self._scope:
-                while not self.closed:
-                    await trio.lowlevel.wait_readable(sock)
-                    try:
-                        data = sock.recv(RECEIVE_BYTES)
-                    except BlockingIOError:
-                        continue
-                    if not data:
-                        break
-                    self._active = True
-                    frames = reader.feed(data)
-                    if frames:
-                        self._handle(handler, frames)
-                    if reader.failure is not None:
-                        log.warning("closing connection of %s: %s", self.address, reader.failure)
-                        break
-                    while self._backlog_bytes > BACKLOG_LIMIT_BYTES and not self.closed:
-                        await self._drained.wait()
+                await self._read(handler)
         except OSError as error:
             log.debug("connection of %s broke: %s", self.address, error)
+        except trio.Cancelled:
+            stopping = True
+            raise
         finally:
-            self.closed = True
-            handler.disconnected(self)
-            trio.lowlevel.notify_closing(sock)
-            sock.close()
+            self.closed = self.stalled = True
+            try:
+                if not stopping:
+                    handler.disconnected(self)
+            finally:
+                trio.lowlevel.notify_closing(self._sock)
+                self._sock.close()
+
+    async def _read(self, handler: Handler) -> None:
+        reader = FrameReader()
+        sock = self._sock
+        first = True
+        while not self.closed:
+            await trio.lowlevel.wait_readable(sock)
+            try:
+                data = sock.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            if not data:
+                return
+            self._active = True
+            frames = reader.feed(data)
+            while frames:
+                handled = self._handle(handler, frames)
+                while self.stalled and not self.closed:
+                    await self._drained.wait()
+                if handled is None or self.closed:
+                    break
+                frames = frames[handled:]
+            if reader.failure is not None:
+                why = _speaks(data) if first else ""
+                log.warning("closing connection of %s: %s%s", self.address, reader.failure, why)
+                return
+            first = False
+
+    def _handle(self, handler: Handler, frames: list[RawFrame]) -> int | None:
+        """Let the handler see the frames, and send all that it answers at once."""
+        self._cork = []
+        try:
+            return handler.received(self, frames)
+        finally:
+            self._uncork()
+
+
+def _speaks(data: bytes) -> str:
+    """What a peer seems to speak instead of the remoting protocol, by its first bytes."""
+    if data.startswith(b"\x16\x03"):
+        return "; it began with a TLS hello, but this port speaks plain remoting: turn TLS off in the client"
+    if data.startswith((b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ", b"PRI * HTTP/2")):
+        return "; it speaks HTTP, but this port is for RocketMQ's remoting clients"
+    return ""
 
 
 def _host(address: tuple[str, int] | tuple[str, int, int, int]) -> Host:
@@ -200,28 +243,36 @@ class Listener:
     address: Host
 
 
-def listen(host: str, port: int, *, purpose: str) -> Listener:
+def listen(host: str, port: int, *, purpose: str, backlog: int = BACKLOG_CONNECTIONS) -> Listener:
     """Bind and listen; port 0 takes a free one. `purpose` and the way out are in the error's text."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        info = socket.getaddrinfo(host, port, family if host else 0, socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
+        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"{purpose}: cannot resolve the listening host {host!r}: {error}"
         ) from error
-    sock = socket.socket(info[0], socket.SOCK_STREAM)
+    # A name that has addresses of both kinds means the IPv4 one, as clients of old expect.
+    family, kind, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(info[4])
-        sock.listen(BACKLOG_CONNECTIONS)
+        sock = socket.socket(family, kind)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # "::" means all addresses of the machine, whatever the system's default is.
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind(address)
+            sock.listen(backlog)
+        except OSError:
+            sock.close()
+            raise
     except OSError as error:
-        sock.close()
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(
-                f"{purpose}: {host}:{port} is in use by another process; "
+                f"{purpose}: {at} is in use by another process; "
                 f"stop it, or choose another port (0 takes a free one)"
             ) from error
-        raise ConfigError(f"{purpose}: cannot listen on {host}:{port}: {error.strerror}") from error
+        raise ConfigError(f"{purpose}: cannot listen on {at}: {error.strerror}") from error
     sock.setblocking(False)
     return Listener(sock, _host(sock.getsockname()))
 
@@ -230,6 +281,7 @@ async def serve(
     listeners: Sequence[Listener],
     handler: Handler,
     *,
+    idle_limit_s: float = IDLE_LIMIT_S,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Accept and serve until cancelled. The sockets of `listeners` are closed at the end."""
@@ -239,7 +291,7 @@ async def serve(
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
                     accepting.start_soon(_accept, listener.sock, handler, connections, live)
-                accepting.start_soon(_close_idle, live)
+                accepting.start_soon(_close_idle, live, idle_limit_s)
                 task_status.started()
         finally:
             for listener in listeners:
@@ -251,6 +303,7 @@ async def serve(
 async def _accept(
     sock: socket.socket, handler: Handler, nursery: trio.Nursery, live: set[Connection]
 ) -> None:
+    refusing = False
     while True:
         await trio.lowlevel.wait_readable(sock)
         try:
@@ -258,10 +311,16 @@ async def _accept(
         except BlockingIOError:
             continue
         except OSError as error:
-            # Out of descriptors, or the client went away while it waited: neither ends the listener.
-            log.warning("cannot accept a connection: %s", error)
+            if error.errno in _CLIENT_GONE:
+                continue
+            if not refusing:
+                log.error("cannot accept connections: %s; those that are open go on", error)
+            refusing = True
             await trio.sleep(ACCEPT_PAUSE_S)
             continue
+        if refusing:
+            log.warning("connections are accepted again")
+            refusing = False
         accepted.setblocking(False)
         with suppress(OSError):  # closed by the peer already: its task finds out
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -286,17 +345,18 @@ async def _serve_one(
         live.discard(connection)
 
 
-async def _close_idle(live: set[Connection]) -> None:
-    quiet: dict[Connection, float] = {}
+async def _close_idle(live: set[Connection], limit_s: float) -> None:
+    """Close connections that were idle for at least `limit_s`."""
+    scans: dict[Connection, int] = {}
     while True:
-        await trio.sleep(IDLE_SCAN_S)
+        await trio.sleep(limit_s / IDLE_SCANS)
         for connection in list(live):
             if not connection.idle():
-                quiet.pop(connection, None)
+                scans.pop(connection, None)
                 continue
-            quiet[connection] = quiet.get(connection, 0.0) + IDLE_SCAN_S
-            if quiet[connection] >= IDLE_LIMIT_S:
+            scans[connection] = scans.get(connection, 0) + 1
+            if scans[connection] >= IDLE_SCANS:
                 log.debug("closing idle connection of %s", connection.address)
                 connection.close()
-        for gone in quiet.keys() - live:
-            del quiet[gone]
+        for gone in scans.keys() - live:
+            del scans[gone]

@@ -107,6 +107,11 @@ class Puller:
         self._members = members
         self._holds = holds
         self._settings = settings
+        limits = store.parts.settings
+        #: Most messages of one answer. What a client asks beyond would only lengthen the scan for a rare tag.
+        self._max_count = max(
+            limits.max_transfer_count_in_memory, limits.max_transfer_count_in_disk
+        )
         #: Counters for the runtime information.
         self.messages = 0
         self.found = 0
@@ -126,8 +131,9 @@ class Puller:
         """
         try:
             allowed = self._check(request)
-        except PullRefused as refusal:
-            header = PullMessageReply(0, 0, 0, 0, forbidden_type=refusal.forbidden_type)
+        except RequestRefused as refusal:
+            forbidden = refusal.forbidden_type if isinstance(refusal, PullRefused) else None
+            header = PullMessageReply(0, 0, 0, 0, forbidden_type=forbidden)
             return encode_reply(opaque, Reply(refusal.code, header, remark=refusal.remark))
         group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
         queue = self._store.queue(topic, queue_id)
@@ -140,11 +146,13 @@ class Puller:
                 queue.min_offset if queue else 0,
                 queue.max_offset if queue else 0,
             )
+            # Its own commit is from before the reset and must not undo it.
             self._offsets.take_reset(group, topic, queue_id)
         else:
-            found = self._store.reader.messages(queue, offset, request.max_msg_nums, allowed.codes)
-        if again is not None and request.sys_flag & _COMMIT:
-            self._offsets.commit(group, topic, queue_id, request.commit_offset)
+            count = min(request.max_msg_nums, self._max_count)
+            found = self._store.reader.messages(queue, offset, count, allowed.codes)
+            if again is not None and request.sys_flag & _COMMIT:
+                self._offsets.commit(group, topic, queue_id, request.commit_offset)
         self._offsets.pulled(group, topic, queue_id, found.next_offset)
         if found.found is Found.FOUND:
             return self._found(request, opaque, allowed, found)
@@ -287,7 +295,7 @@ class Puller:
             raise PullRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"the broker does not support consumer to filter message by {expression_type} "
-                f"(enablePropertyFilter is false)",
+                f"(as with enablePropertyFilter=false); subscribe by tags, or filter in the consumer",
             )
         tags = parse_tags(expression)
         return None if tags.everything else tags.codes

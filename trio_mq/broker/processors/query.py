@@ -6,9 +6,11 @@ Rules: Apache QueryMessageProcessor, DefaultMessageStore.queryMessage, AdminBrok
 
 from __future__ import annotations
 
+import logging
+
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import StoreSettings
-from trio_mq.errors import RequestRefused
+from trio_mq.errors import BodyError, RequestRefused
 from trio_mq.net.requests import Call, Reply, RequestTable
 from trio_mq.protocol import bodies, properties
 from trio_mq.protocol.bodies import ConsumeQueueData, QueryConsumeQueueReplyBody
@@ -20,14 +22,18 @@ from trio_mq.protocol.headers.query import (
     ViewMessageRequest,
 )
 from trio_mq.protocol.layout import index_key_hash
-from trio_mq.protocol.record import decode
+from trio_mq.protocol.record import StoredMessage, decode
 from trio_mq.store.queues import ConsumeQueue
 from trio_mq.store.store import Store
+
+log = logging.getLogger("trio_mq.broker.query")
 
 #: Index hits of which the real key is compared for one query; most of them match.
 HITS = 1000
 #: Most queue entries of one answer.
 ENTRIES = 1000
+#: Most bytes of messages in one answer, unless the first one alone has more: a frame has to hold them.
+ANSWER_BYTES = 8 * 1024 * 1024
 _TAG_PREFIX = "T#"
 
 
@@ -47,12 +53,25 @@ class Queries:
 
     def view(self, _call: Call, request: ViewMessageRequest) -> Reply:
         """The record at a log offset."""
-        record = self._store.reader.record(request.offset)
+        record = self._record(request.offset)
         if record is None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"there is no message at log offset {request.offset}"
             )
-        return Reply(body=record)
+        return Reply(body=record[0])
+
+    def _record(self, log_offset: int) -> tuple[bytes, StoredMessage] | None:
+        """The record at a log offset as it is, and decoded; None where there is none, or a broken one."""
+        data = self._store.reader.record(log_offset)
+        if data is None:
+            return None
+        try:
+            message = decode(data)
+        except BodyError as error:
+            log.warning("no message can be read at log offset %d: %s", log_offset, error)
+            return None
+        # A body may hold something that looks like a record; but not one that says it is here.
+        return (data, message) if message.log_offset == log_offset else None
 
     def query(self, _call: Call, request: QueryMessageRequest) -> Reply:
         """Records of a topic with a key, the unique key, or a tag; oldest first."""
@@ -70,12 +89,17 @@ class Queries:
             request.end_timestamp,
         )
         records: dict[int, bytes] = {}
+        size = 0
         for log_offset in hits:
-            record = self._store.reader.record(log_offset)
-            if record is not None and _matches(record, request, kind):
-                records[log_offset] = record
-                if len(records) >= limit:
-                    break
+            record = self._record(log_offset)
+            if record is None or not _matches(record[1], request, kind):
+                continue
+            size += len(record[0])
+            if records and size > ANSWER_BYTES:
+                break
+            records[log_offset] = record[0]
+            if len(records) >= limit:
+                break
         if not records:
             raise RequestRefused(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -100,9 +124,9 @@ class Queries:
                 ResponseCode.SYSTEM_ERROR,
                 f"topic {request.topic} has no simple queue {request.queue_id}",
             )
-        found = self._store.reader.entries(
-            queue, request.index, max(0, min(request.count, ENTRIES))
-        )
+        first = max(request.index, queue.min_offset)
+        count = max(0, min(request.count, ENTRIES, queue.max_offset - first))
+        found = self._store.reader.entries(queue, first, count) if count else []
         data = tuple(
             ConsumeQueueData(physic_offset=offset, physic_size=size, tags_code=code)
             for offset, size, code in found
@@ -113,9 +137,8 @@ class Queries:
         return Reply(body=bodies.encode(body))
 
 
-def _matches(record: bytes, request: QueryMessageRequest, kind: str) -> bool:
-    """Whether a record really has the key: the index knows hashes only (case C035)."""
-    message = decode(record)
+def _matches(message: StoredMessage, request: QueryMessageRequest, kind: str) -> bool:
+    """Whether a message really has the key: the index knows hashes only (case C035)."""
     if message.topic != request.topic:
         return False
     if not request.begin_timestamp <= message.store_timestamp_ms <= request.end_timestamp:

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-import attrs
-
-from trio_mq.broker import names
 from trio_mq.broker.groups import GroupTable
+from trio_mq.broker.names import RETRY_PREFIX, TOPIC_MAX_LENGTH
+from trio_mq.broker.promises import (
+    DROPPED,
+    TERMINATOR,
+    TRANSACTION,
+    cleaned,
+    is_special,
+    refuse_what_waits,
+    wants_to_wait,
+)
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
 from trio_mq.config import BrokerSettings, StoreSettings
@@ -30,34 +37,34 @@ from trio_mq.protocol.record import record_size
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import Store
 
-RETRY_PREFIX = "%RETRY%"
-#: Property names that need a closer look; any other message takes the short way.
-_SPECIAL = (
-    b"DELAY\x01",
-    b"TRAN_MSG\x01",
-    b"TIMER_",
-    b"POP_CK\x01",
-    b"__CRC32#\x01",
-    b"_SYS_MSG_PRIORITY_\x01",
-)
 #: Names that the broker sets itself; a message that brings one of them has it replaced.
-_OWN = (properties.MSG_REGION, properties.TRACE_ON, properties.CLUSTER)
-_INNER_BATCH = int(MessageFlag.INNER_BATCH | MessageFlag.NEED_UNWRAP)
+_OWN: Final = (properties.MSG_REGION, properties.TRACE_ON, properties.CLUSTER)
+# Plain ints: & with an enumeration costs half a microsecond.
+_INNER_BATCH: Final = int(MessageFlag.INNER_BATCH | MessageFlag.NEED_UNWRAP)
+_BORN_V6: Final = int(MessageFlag.BORN_HOST_V6)
+_STORE_V6: Final = int(MessageFlag.STORE_HOST_V6)
+#: Flags that a client may set: not those for the kinds of hosts, and not those of inner batches.
+_CLIENT_FLAGS: Final = ~(_BORN_V6 | _STORE_V6 | _INNER_BATCH)
+_V4_HOST_BYTES: Final = 8
 
 
 #: A send request as the ordinary or one of the short ways reads it: the same fields.
 SendRequest: TypeAlias = SendMessageRequest | SendFields | SendFieldsV2
 
 
-@attrs.frozen
-class Sent:
-    """What a reply says: log offsets of the records, queue and offset of the first message, unique id."""
+class Sent(NamedTuple):
+    """What a reply says: log offset, queue and queue offset of the (first) message, and its unique id.
 
-    log_offsets: tuple[int, ...]
+    `wait` tells whether the sender wants to know it durable; `log_offsets` are those of all records of a batch;
+    `batch_unique_id` is set when the batch is one record. A NamedTuple, since one is made for each message.
+    """
+
+    log_offset: int
     queue_id: int
     queue_offset: int
     unique_id: bytes
     wait: bool
+    log_offsets: tuple[int, ...] = ()
     batch_unique_id: bytes = b""
 
 
@@ -80,6 +87,7 @@ class Sender:
         self._settings = settings
         self._clock = clock
         self._max_body = store_settings.max_message_size
+        self._store_flag = _STORE_V6 if store.host.is_v6 else 0
         self._ids = UniqueIds(host.ip, os.getpid(), random.getrandbits(32))
         self._own_properties = properties.encode(
             {
@@ -91,14 +99,14 @@ class Sender:
         #: Queues that messages may be sent to, for as long as no topic changes.
         self._checked: dict[tuple[str, int], BaseQueue] = {}
         self._checked_version: object = None
-        #: Counters for the runtime information.
+        #: Messages and bytes of bodies taken so far, for the runtime information.
         self.messages = 0
         self.bytes = 0
 
     # -- the queue -------------------------------------------------------------------------------------------
 
     def _queue(self, request: SendRequest) -> BaseQueue:
-        """The queue that a request means; made once and then remembered."""
+        """The queue that a request means; checked once and then remembered."""
         if self._checked_version is not self._topics.version:
             self._checked.clear()
             self._checked_version = self._topics.version
@@ -108,52 +116,51 @@ class Sender:
         return self._check(request)
 
     def _check(self, request: SendRequest) -> BaseQueue:
-        settings = self._settings
+        """The checks that hold for all messages to a queue. (A topic's own permission is not among them: clients
+        see it in the route, and Apache stores what they send all the same.)"""
+        settings, topic, queue_id = self._settings, request.topic, request.queue_id
         if self._clock.now_ms() < settings.start_accept_send_request_ms:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 "this broker does not take messages yet (startAcceptSendRequestTimeStamp)",
             )
+        if not settings.broker_permission & Perm.WRITE and self._topics.is_ordered(topic):
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker {settings.broker_name} refuses messages to ordered topics "
+                f"(brokerPermission is {settings.broker_permission})",
+            )
         config = self._topics.for_send(
-            request.topic,
+            topic,
             request.default_topic,
             request.default_topic_queue_nums,
             unit_mode=bool(request.unit_mode),
         )
-        if len(request.topic) > names.TOPIC_MAX_LENGTH and not request.topic.startswith(
-            RETRY_PREFIX
-        ):
+        retry = topic.startswith(RETRY_PREFIX)
+        if len(topic) > TOPIC_MAX_LENGTH and not retry:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the topic name has {len(request.topic)} characters; a message can be sent to one of "
-                f"{names.TOPIC_MAX_LENGTH} at most, or to a retry topic",
+                f"the topic name has {len(topic)} characters; a message can be sent to one of "
+                f"{TOPIC_MAX_LENGTH} at most, or to a retry topic",
             )
-        if config.order and not settings.broker_permission & Perm.WRITE:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"the broker {settings.broker_name} refuses messages (brokerPermission)",
-            )
-        if request.topic.startswith(RETRY_PREFIX):
-            group = request.topic[len(RETRY_PREFIX) :]
-            if self._groups.get(group) is None:
-                raise RequestRefused(
-                    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                    f"subscription group {group} does not exist; create it, or let "
-                    f"autoCreateSubscriptionGroup do so",
-                )
         queues = max(config.read_queue_nums, config.write_queue_nums)
-        queue_id = request.queue_id
         if queue_id >= queues:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
-                f"queue id {queue_id} is too large: topic {request.topic} has {queues} queues, from 0",
+                f"queue id {queue_id} is too large: topic {topic} has {queues} queues, from 0",
             )
+        if retry and (group := topic.removeprefix(RETRY_PREFIX)) not in self._groups:
+            raise self._groups.missing(group)
         if queue_id < 0:
-            return self._store.queues.obtain(
-                request.topic, random.randrange(max(1, config.write_queue_nums))
-            )
-        queue = self._store.queues.obtain(request.topic, queue_id)
-        self._checked[request.topic, queue_id] = queue
+            if config.write_queue_nums < 1:
+                raise RequestRefused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"topic {topic} has no queue to write to (writeQueueNums is 0)",
+                )
+            return self._store.queues.obtain(topic, random.randrange(config.write_queue_nums))
+        queue = self._store.queues.obtain(topic, queue_id)
+        if not retry:  # groups come and go without a new version of the topics
+            self._checked[topic, queue_id] = queue
         return queue
 
     # -- one message -----------------------------------------------------------------------------------------
@@ -163,17 +170,15 @@ class Sender:
     ) -> Sent:
         """Stage one message. `token` names it in :attr:`Store.failed`, should it not be written."""
         queue = self._queue(request)
-        if not 0 < len(body) <= self._max_body:
-            self._refuse_body(body)
+        size = len(body)
+        if not 0 < size <= self._max_body:
+            raise self._bad_body(size, "message body")
+        sys_flag = request.sys_flag & _CLIENT_FLAGS
         props = request.properties.encode() if request.properties else b""
-        for name in _SPECIAL:
-            if name in props:
-                props = self._treat(props)
-                break
-        if queue.is_batch and b"INNER_NUM\x01" in props:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, "only the broker sets the property INNER_NUM"
-            )
+        if is_special(props) or sys_flag & TRANSACTION:
+            queue, props = self._treat(request, queue, props)
+        if len(born_host) > _V4_HOST_BYTES:
+            sys_flag |= _BORN_V6
         unique_id = properties.get(props, b"UNIQ_KEY")
         if not unique_id:
             unique_id = self._ids.create(now_ms).encode()
@@ -186,23 +191,24 @@ class Sender:
             props,
             token=token,
             flag=request.flag,
-            sys_flag=_sys_flag(request.sys_flag, born_host),
+            sys_flag=sys_flag,
             born_timestamp_ms=request.born_timestamp,
             born_host=born_host,
             reconsume_times=request.reconsume_times or 0,
             now_ms=now_ms,
         )
         self.messages += 1
-        self.bytes += len(body)
-        wait = not self._store.is_sync or properties.get(props, b"WAIT") != b"false"
-        return Sent((log_offset,), queue.queue_id, queue_offset, unique_id, wait)
+        self.bytes += size
+        wait = not self._store.is_sync or wants_to_wait(props)
+        fields = (log_offset, queue.queue_id, queue_offset, unique_id, wait, (), b"")
+        return tuple.__new__(Sent, fields)
 
     def _with_own(self, props: bytes) -> bytes:
         """The properties with those of the broker added, within the limit of the format."""
         if b"MSG_REGION\x01" in props or b"TRACE_ON\x01" in props or b"CLUSTER\x01" in props:
             for name in _OWN:
                 props = properties.remove(props, name.encode())
-        if props and props[-1] != 2:
+        if props and props[-1] != TERMINATOR:
             props += b"\x02"
         props += self._own_properties
         if len(props) > MAX_PROPERTIES_BYTES:
@@ -213,91 +219,92 @@ class Sender:
             )
         return props
 
-    def _refuse_body(self, body: bytes) -> None:
-        if not body:
-            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "the message has no body")
-        raise RequestRefused(
+    def _bad_body(self, size: int, what: str) -> RequestRefused:
+        if not size:
+            return RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"the {what} is empty")
+        return RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"the message body has {len(body)} bytes, {self._max_body} are allowed (maxMessageSize)",
+            f"the {what} has {size} bytes, {self._max_body} are allowed (maxMessageSize)",
         )
 
-    def _treat(self, props: bytes) -> bytes:
-        """Properties that ask for more than storing: what cannot be kept as a promise is refused."""
-        found = properties.parse(props)
-        level = found.get(properties.DELAY, "0")
-        if level.isdecimal() and int(level) > 0:
+    def _treat(
+        self, request: SendRequest, queue: BaseQueue, props: bytes
+    ) -> tuple[BaseQueue, bytes]:
+        """Queue and properties of a message whose properties ask for more than storing.
+
+        What cannot be kept as a promise is refused.
+        """
+        refuse_what_waits(props, request.sys_flag)
+        if properties.get(props, b"INNER_NUM") is not None:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"delay level {level}: this broker does not deliver delayed messages; "
-                f"send without a delay, or use an Apache broker",
+                "the property INNER_NUM is for batches, and set by the broker; send without it",
             )
-        for name in (
-            properties.TIMER_DELAY_SEC,
-            properties.TIMER_DELAY_MS,
-            properties.TIMER_DELIVER_MS,
+        for name in DROPPED:
+            props = properties.remove(props, name)
+        priority = properties.get(props, b"_SYS_MSG_PRIORITY_")
+        if priority is None:
+            return queue, props
+        config = self._topics.get(request.topic)
+        if (
+            config is None
+            or config.write_queue_nums < 1
+            or not priority.isdigit()
+            or properties.get(props, b"__SHARDINGKEY") is not None
         ):
-            if name in found:
-                raise RequestRefused(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    f"property {name}: this broker does not deliver timed messages; "
-                    f"send without it, or use an Apache broker",
-                )
-        if found.get(properties.TRAN_MSG) == "true":
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                "this broker does not take transactional messages; use an Apache broker for them",
-            )
-        for name in (properties.POP_CK, "__CRC32#", properties.PRIORITY):
-            if name in found:
-                props = properties.remove(props, name.encode())
-        return props
+            return queue, properties.remove(props, b"_SYS_MSG_PRIORITY_")
+        queue_id = min(int(priority), config.write_queue_nums - 1)
+        return self._store.queues.obtain(request.topic, queue_id), props
 
     # -- batches ---------------------------------------------------------------------------------------------
 
     def send_batch(
         self, request: SendRequest, body: bytes, born_host: bytes, now_ms: int, token: object
     ) -> Sent:
-        """Stage a batch: a record per message, or one record for all on a topic with batch queues."""
-        if request.topic.startswith(RETRY_PREFIX):
+        """Stage a batch: a record per message, or one record for all on a topic with batch queues.
+
+        All of it is checked before any of it is staged.
+        """
+        topic = request.topic
+        if topic.startswith(RETRY_PREFIX):
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"a batch cannot be sent to the retry topic {request.topic}; send its messages one by one",
+                f"a batch cannot be sent to the retry topic {topic}; send its messages one by one",
             )
         queue = self._queue(request)
         if not 0 < len(body) <= self._max_body:
-            self._refuse_body(body)
+            raise self._bad_body(len(body), "batch")
         props = request.properties.encode() if request.properties else b""
-        for name in _SPECIAL:
-            if name in props:
-                self._treat(props)
-        if request.sys_flag & 0xC:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction"
-            )
+        if is_special(props) or request.sys_flag & TRANSACTION:
+            refuse_what_waits(props, request.sys_flag)
+            for name in (*DROPPED, b"_SYS_MSG_PRIORITY_"):
+                props = properties.remove(props, name)
         try:
             items = split_batch(body)
         except BodyError as error:
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"batch refused: {error}") from error
-        wait = not self._store.is_sync or properties.get(props, b"WAIT") != b"false"
+        for number, (_flag, _body, data) in enumerate(items):
+            # What is_special looks for in a single message, written out: it runs for each message of a batch.
+            if data and (
+                data[-1] != TERMINATOR
+                or b"DELAY\x01" in data
+                or b"TIMER_" in data
+                or b"TRAN_MSG\x01" in data
+                or b"POP_CK\x01" in data
+                or b"__CRC32#\x01" in data
+            ):
+                items[number] = cleaned(number, items[number])
         unique_id = properties.get(props, b"UNIQ_KEY") or b""
-        for item in items:
-            self._check_item(item)
+        wait = not self._store.is_sync or wants_to_wait(props)
         if queue.is_batch and unique_id:
-            return self._inner_batch(
+            sent = self._inner_batch(
                 request, queue, body, props, len(items), unique_id, born_host, now_ms, token, wait
             )
-        return self._records(request, queue, items, unique_id, born_host, now_ms, token, wait)
-
-    def _check_item(self, item: BatchItem) -> None:
-        props = item.properties
-        if b"DELAY\x01" in props or b"TIMER_" in props or b"TRAN_MSG\x01" in props:
-            self._treat(props)
-        if len(props) > MAX_PROPERTIES_BYTES:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"a message of the batch has {len(props)} bytes of properties, "
-                f"{MAX_PROPERTIES_BYTES} are allowed",
-            )
+        else:
+            sent = self._records(request, queue, items, unique_id, born_host, now_ms, token, wait)
+        self.messages += len(items)
+        self.bytes += len(body)
+        return sent
 
     def _records(
         self,
@@ -312,14 +319,12 @@ class Sender:
     ) -> Sent:
         """A record per message, all in one segment."""
         store = self._store
-        sys_flag = _sys_flag(request.sys_flag, born_host)
-        topic_length = len(queue.topic_bytes)
-        store.make_room(
-            sum(
-                record_size(len(item.body), topic_length, len(item.properties), sys_flag)
-                for item in items
-            )
+        sys_flag = _with_host_flag(request.sys_flag & _CLIENT_FLAGS, born_host)
+        topic_length, hosts = len(queue.topic_bytes), sys_flag | self._store_flag
+        size = sum(
+            record_size(len(item.body), topic_length, len(item.properties), hosts) for item in items
         )
+        store.make_room(size)
         queue_offset = queue.next_offset
         born_ms, reconsume = request.born_timestamp, request.reconsume_times or 0
         append = store.append
@@ -338,8 +343,7 @@ class Sender:
             )
             for item in items
         )
-        self.messages += len(items)
-        return Sent(offsets, queue.queue_id, queue_offset, unique_id, wait)
+        return Sent(offsets[0], queue.queue_id, queue_offset, unique_id, wait, offsets)
 
     def _inner_batch(
         self,
@@ -356,8 +360,8 @@ class Sender:
     ) -> Sent:
         """One record that holds the whole batch (Apache: SendMessageProcessor, inner batch)."""
         queue_offset = queue.next_offset
-        for name in (properties.INNER_NUM, properties.INNER_BASE):
-            props = properties.remove(props, name.encode())
+        for name in (b"INNER_NUM", b"INNER_BASE"):
+            props = properties.remove(props, name)
         props = properties.append(props, b"INNER_NUM", b"%d" % count)
         props = properties.append(props, b"INNER_BASE", b"%d" % queue_offset)
         log_offset = self._store.append(
@@ -366,18 +370,17 @@ class Sender:
             self._with_own(props),
             token=token,
             flag=request.flag,
-            sys_flag=_sys_flag(request.sys_flag, born_host) | _INNER_BATCH,
+            sys_flag=_with_host_flag(request.sys_flag & _CLIENT_FLAGS, born_host) | _INNER_BATCH,
             born_timestamp_ms=request.born_timestamp,
             born_host=born_host,
             reconsume_times=request.reconsume_times or 0,
             count=count,
             now_ms=now_ms,
         )
-        self.messages += count
-        return Sent((log_offset,), queue.queue_id, queue_offset, unique_id, wait, unique_id)
+        return Sent(
+            log_offset, queue.queue_id, queue_offset, unique_id, wait, (log_offset,), unique_id
+        )
 
 
-def _sys_flag(sys_flag: int, born_host: bytes) -> int:
-    """The client's flags without those that only the broker knows: address kinds and inner batches."""
-    sys_flag &= ~(0x30 | _INNER_BATCH)
-    return sys_flag | (MessageFlag.BORN_HOST_V6 if len(born_host) > 8 else 0)
+def _with_host_flag(sys_flag: int, born_host: bytes) -> int:
+    return sys_flag | _BORN_V6 if len(born_host) > _V4_HOST_BYTES else sys_flag

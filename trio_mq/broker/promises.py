@@ -1,0 +1,95 @@
+"""What the properties of a message ask of the broker beyond storing it, and which of that it can promise.
+
+In: raw property bytes of sends and of the messages in a batch. Out: a quick look whether there is anything special, a
+refusal of what would be seen later or perhaps never, and properties without what the broker must not pass on. Called
+by the send processor. Rules: Apache HookUtils.checkBeforePutMessage, handleScheduleMessage, Message.isWaitStoreMsgOK.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trio_mq.errors import RequestRefused
+from trio_mq.protocol import properties
+from trio_mq.protocol.codes import MessageFlag, ResponseCode
+from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
+from trio_mq.protocol.message import BatchItem
+
+#: Names that say something about the way through a broker, which ends here.
+DROPPED: Final = (b"__CRC32#", b"POP_CK")
+#: Bits of a sysFlag that mark a part of a transaction. A plain int: & with an enumeration costs half a microsecond.
+TRANSACTION: Final = int(MessageFlag.TRANSACTION_ROLLBACK)
+#: The byte that ends a property.
+TERMINATOR: Final = 2
+_TIMERS: Final = (
+    properties.TIMER_DELAY_SEC,
+    properties.TIMER_DELAY_MS,
+    properties.TIMER_DELIVER_MS,
+)
+
+
+def is_special(props: bytes) -> bool:
+    """Whether properties may hold a name that needs a closer look; any other message takes the short way."""
+    return (
+        b"DELAY\x01" in props
+        or b"TIMER_" in props
+        or b"TRAN_MSG\x01" in props
+        or b"POP_CK\x01" in props
+        or b"__CRC32#\x01" in props
+        or b"_SYS_MSG_PRIORITY_\x01" in props
+        or b"INNER_NUM\x01" in props
+    )
+
+
+def wants_to_wait(props: bytes) -> bool:
+    """Whether a sender wants its answer after the sync (Apache: Message.isWaitStoreMsgOK)."""
+    wait = properties.get(props, b"WAIT")
+    return wait is None or wait.lower() == b"true"
+
+
+def cleaned(number: int, item: BatchItem) -> BatchItem:
+    """A message of a batch with properties that end where the next reader expects it (case C124)."""
+    props = item.properties
+    refuse_what_waits(props, 0)
+    for name in DROPPED:
+        props = properties.remove(props, name)
+    if props and props[-1] != TERMINATOR:
+        props += b"\x02"
+    if len(props) > MAX_PROPERTIES_BYTES:
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"message {number} of the batch has {len(props)} bytes of properties with their last "
+            f"separator, {MAX_PROPERTIES_BYTES} are allowed; use fewer or shorter properties",
+        )
+    return item._replace(properties=props)
+
+
+def refuse_what_waits(props: bytes, sys_flag: int) -> None:
+    """Refuse messages that are to be seen later, or perhaps never: nothing here would bring them back."""
+    found = properties.parse(props)
+    level = found.get(properties.DELAY, "0")
+    if _number(level, otherwise=1) > 0:
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"delay level {level}: this broker does not deliver delayed messages; "
+            f"send without a delay, or use an Apache broker",
+        )
+    for name in _TIMERS:
+        if name in found:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"property {name}: this broker does not deliver timed messages; "
+                f"send without it, or use an Apache broker",
+            )
+    if sys_flag & TRANSACTION or found.get(properties.TRAN_MSG, "").lower() == "true":
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            "this broker does not take transactional messages; use an Apache broker for them",
+        )
+
+
+def _number(text: str, *, otherwise: int) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return otherwise
