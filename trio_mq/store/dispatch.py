@@ -8,23 +8,29 @@ CommitLogDispatcherBuildConsumeQueue, CommitLogDispatcherBuildIndex.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import NamedTuple
 
+import attrs
 import trio
 
-from trio_mq.protocol import properties
 from trio_mq.protocol.codes import MessageFlag
-from trio_mq.protocol.message import java_hash
 from trio_mq.store.index import KeyIndex
-from trio_mq.store.queues import BaseQueue, QueueTable
+from trio_mq.store.indexfile import Keys
+from trio_mq.store.keys import KeyHasher
+from trio_mq.store.queues import BaseQueue
+from trio_mq.store.queuetable import QueueTable
 
 log = logging.getLogger("trio_mq.store.dispatch")
 
 #: Time between writing entries in memory to their files, while there are any.
 TICK_S = 0.02
+#: Time until files that could not be written are tried again (Apache: the same).
+RETRY_S = 1.0
 #: Records whose keys are inserted in one go; between two goes the loop is free.
 INDEX_CHUNK = 256
 #: Work on the index per tick, so that latency stays flat.
@@ -51,75 +57,17 @@ class Stored(NamedTuple):
     sys_flag: int
 
 
-class KeyHasher:
-    """Hashes of ``topic#key``, without joining the two: ``hash(topic#) * 31**len(key) + hash(key)``."""
-
-    def __init__(self) -> None:
-        self._topics: dict[str, int] = {}
-        self._tags: dict[tuple[str, bytes], int] = {}
-        #: Unique ids of one millisecond differ in their last four digits only.
-        self._heads: dict[bytes, int] = {}
-        self._ends: dict[bytes, int] = {}
-
-    def keys(self, topic: str, data: bytes) -> list[int]:
-        """The index hashes of a record's unique id, keys and tags, in the order that 5.4.0 writes them."""
-        topic_hash = self._topics.get(topic)
-        if topic_hash is None:
-            topic_hash = self._topics[topic] = java_hash(topic + "#")
-        hashes: list[int] = []
-        unique = properties.get(data, b"UNIQ_KEY")
-        if unique:
-            hashes.append(self._joined(topic_hash, unique))
-        keys = properties.get(data, b"KEYS")
-        if keys:
-            hashes += [self._joined(topic_hash, key) for key in keys.split(b" ") if key]
-        tags = properties.get(data, b"TAGS")
-        if tags:
-            known = self._tags.get((topic, tags))
-            if known is None:
-                if len(self._tags) > 10_000:
-                    self._tags.clear()
-                known = self._tags[topic, tags] = self._joined(topic_hash, b"T#" + tags)
-            hashes.append(known)
-        return hashes
-
-    def _joined(self, topic_hash: int, key: bytes) -> int:
-        if key.isascii():
-            length = len(key)
-            value = self._hash_ascii(key) if length > 16 else java_hash(key.decode())
-        else:
-            text = key.decode("utf-8", "replace")
-            length = len(text.encode("utf-16-be", "surrogatepass")) // 2
-            value = java_hash(text)
-        value = (topic_hash * pow(31, length, 1 << 32) + value) & 0xFFFFFFFF
-        # As Apache's IndexFile.indexKeyHashMethod: the absolute value, and 0 for the one that has none.
-        return value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF
-
-    def _hash_ascii(self, key: bytes) -> int:
-        head, end = key[:-4], key[-4:]
-        heads, ends = self._heads, self._ends
-        head_hash = heads.get(head)
-        if head_hash is None:
-            if len(heads) > 20_000:
-                heads.clear()
-            head_hash = heads[head] = java_hash(head.decode()) * 923521  # 31**4
-        end_hash = ends.get(end)
-        if end_hash is None:
-            if len(ends) > 70_000:
-                ends.clear()
-            end_hash = ends[end] = java_hash(end.decode())
-        return head_hash + end_hash
-
-
 class Dispatcher:
     """Feeds queues, index and waiting readers. Everything but :meth:`run` is synchronous."""
 
     def __init__(self, queues: QueueTable, index: KeyIndex, *, index_enabled: bool) -> None:
         self.queues = queues
         self.index = index
-        self._index_enabled = index_enabled
+        self.index_enabled = index_enabled
         self._backlog: deque[Stored] = deque()
         self._hasher = KeyHasher()
+        #: Keys of the oldest records in the backlog that are being inserted, and how far that has come.
+        self._chunk: _Chunk | None = None
         self._work = trio.Event()
         self._working = False
         #: Everything before has queue entries (exclusive log offset).
@@ -130,6 +78,8 @@ class Dispatcher:
         self.arrived: Callable[[list[tuple[BaseQueue, int]]], None] | None = None
         #: Called when files could not be written; the store stops taking messages.
         self.failed: Callable[[OSError], None] | None = None
+        #: What could not be written at the last try.
+        self._failing: set[str] = set()
 
     def apply(self, records: Iterable[Stored]) -> None:
         """Make records visible in their queues, in log order; a record that is known already changes nothing."""
@@ -142,13 +92,14 @@ class Dispatcher:
             if (
                 transaction != _PREPARED
                 and transaction != _ROLLBACK
+                and not queue.dropped
                 and queue.put(queue_offset, count, log_offset, size, tags_code, ms)
             ):
                 dirty.add(queue)
                 if queue.watched:
                     hits.append((queue, tags_code))
             self.dispatched = log_offset + size
-            if self._index_enabled and transaction != _ROLLBACK:
+            if self.index_enabled and transaction != _ROLLBACK:
                 self._backlog.append(stored)
         self.newest_ms = ms
         if not self._working:
@@ -165,48 +116,83 @@ class Dispatcher:
             self._work = trio.Event()
             self._working = False
             while self.queues.dirty or self._backlog:
-                self._write_tails()
-                self._index_some()
-                await trio.sleep(TICK_S)
+                done = self.write_tails()
+                done = self._index_some() and done
+                await trio.sleep(TICK_S if done else RETRY_S)
 
-    def _write_tails(self) -> None:
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last try to write queues or index failed; it is repeated as long as the store runs."""
+        return bool(self._failing)
+
+    def retry(self) -> bool:
+        """Try now to write what could not be written; whether that works."""
+        return self.write_tails() and self._index_some()
+
+    def write_tails(self) -> bool:
+        """Write queue entries to their files. False when some are left; they stay in memory."""
         try:
             self.queues.write_tails()
         except OSError as error:
-            # The entries stay in memory and are written when there is room again.
-            log.error("queue entries cannot be written: %s", error)
-            if self.failed is not None:
-                self.failed(error)
+            self._note("queue entries", error)
+            return False
+        self._failing.discard("queue entries")
+        return True
 
-    def _index_some(self) -> None:
+    def _note(self, what: str, error: OSError) -> None:
+        if what not in self._failing:
+            log.error("%s cannot be written: %s; tried again every %g s", what, error, RETRY_S)
+        self._failing.add(what)
+        if self.failed is not None:
+            self.failed(error)
+
+    def _index_some(self) -> bool:
         until = trio.current_time() + INDEX_BUDGET_S
-        while self._backlog and self.index_chunk():
+        while self._backlog:
+            if not self.index_chunk():
+                return False
             if trio.current_time() > until and len(self._backlog) < INDEX_BACKLOG:
-                return
+                break
+        return True
 
     def index_chunk(self) -> bool:
         """Insert the keys of some waiting records; False when the index files take none."""
-        backlog, hasher, indexed_to = self._backlog, self._hasher, self.index.indexed_to
-        triples: list[tuple[int, int, int]] = []
-        count = min(INDEX_CHUNK, len(backlog))
-        end = indexed_to
-        for number in range(count):
-            queue, _, _, log_offset, size, _, ms, props, _ = backlog[number]
+        chunk = self._chunk
+        if chunk is None:
+            chunk = self._chunk = self._next_chunk()
+        try:
+            chunk.done += self.index.insert(chunk.keys, chunk.done)
+            while chunk.done < len(chunk.keys.hashes):
+                chunk.done += self.index.insert(chunk.keys, chunk.done)
+        except OSError as error:
+            self._note("the key index", error)
+            return False
+        self._failing.discard("the key index")
+        self.index.indexed_to = chunk.indexed_to
+        for _ in range(chunk.records):
+            self._backlog.popleft()
+        self._chunk = None
+        return True
+
+    def _next_chunk(self) -> _Chunk:
+        """Keys of the next records in the backlog, without those that the index knows already."""
+        indexed_to = end = self.index.indexed_to
+        keys_of = self._hasher.keys
+        hashes: list[int] = []
+        log_offsets: list[int] = []
+        times_ms: list[int] = []
+        records = 0
+        for stored in islice(self._backlog, INDEX_CHUNK):
+            records += 1
+            log_offset = stored.log_offset
             if log_offset < indexed_to:
                 continue
-            triples += [(key_hash, log_offset, ms) for key_hash in hasher.keys(queue.topic, props)]
-            end = log_offset + size
-        try:
-            self.index.insert(triples)
-        except OSError as error:
-            log.error("the key index cannot be written: %s", error)
-            if self.failed is not None:
-                self.failed(error)
-            return False
-        self.index.indexed_to = end
-        for _ in range(count):
-            backlog.popleft()
-        return True
+            end = log_offset + stored.size
+            found = keys_of(stored.queue.topic, stored.properties)
+            hashes += found
+            log_offsets += [log_offset] * len(found)
+            times_ms += [stored.store_timestamp_ms] * len(found)
+        return _Chunk(Keys(hashes, log_offsets, times_ms), records, end)
 
     @property
     def index_backlog(self) -> int:
@@ -214,7 +200,18 @@ class Dispatcher:
         return len(self._backlog)
 
     def finish(self) -> None:
-        """Write all that is left. Called when a store closes and by recovery."""
+        """Write all that is left; OSError when that does not work. For a store that closes, and for recovery."""
         self.queues.write_tails()
-        while self._backlog and self.index_chunk():
-            pass
+        while self._backlog:
+            if not self.index_chunk():
+                raise OSError(errno.ENOSPC, "the key index cannot be written", self.index.directory)
+
+
+@attrs.define
+class _Chunk:
+    """Keys on their way into the index: `done` of them are there. `indexed_to` holds when all are."""
+
+    keys: Keys
+    records: int
+    indexed_to: int
+    done: int = 0

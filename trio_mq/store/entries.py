@@ -11,7 +11,7 @@ from trio_mq.store.segments import Segments
 
 
 class EntryFiles:
-    """One queue's entries. `end` counts the tail in memory too."""
+    """One queue's entries: ``synced <= written <= end``, in bytes. `end` counts the tail in memory too."""
 
     __slots__ = ("end", "entry_bytes", "filler", "segments", "synced", "tail", "written")
 
@@ -24,14 +24,26 @@ class EntryFiles:
         self.tail = bytearray()
         self.written = 0
         self.end = 0
+        #: Everything before is durable, as far as it is known.
         self.synced = 0
 
     def open_at(self, end: int, *, cut: bool = True) -> None:
-        """Set the end of the valid entries; with `cut`, everything behind it is removed from the files."""
+        """Set the end of the valid entries; with `cut`, everything behind it is removed from the files.
+
+        What is before counts as durable, as after a clean stop; :meth:`doubt` takes that back.
+        """
         self.tail.clear()
-        self.written = self.end = self.synced = end
+        if end < self.written:
+            self.synced = min(self.synced, end)  # cut back: what was to be synced still is
+        else:
+            self.synced = end
+        self.written = self.end = end
         if cut:
             self.segments.cut(end)
+
+    def doubt(self) -> None:
+        """Take nothing for durable: an earlier process may have ended before it synced what it wrote."""
+        self.synced = min(self.synced, self.segments.start)
 
     def append(self, data: Buffer) -> None:
         """Add whole entries."""
@@ -60,9 +72,15 @@ class EntryFiles:
     def _create(self, segment: int) -> None:
         first = self.segments.empty
         self.segments.create(segment)
-        if first and self.filler and self.written > segment:
-            count = (self.written - segment) // self.entry_bytes
+        if not (first and self.filler and self.written > segment):
+            return
+        count = (self.written - segment) // self.entry_bytes
+        try:
             self.segments.write(self.filler * count, segment)
+        except OSError:
+            # Without its fillers the file would seem to end before its first entry.
+            self.segments.drop_segment(segment)
+            raise
 
     def read(self, size: int, position: int) -> bytes:
         """Entries from `position`, at most `size` bytes, at most up to the end of a file.

@@ -8,6 +8,7 @@ Rules: Apache CommitLog.GroupCommitService, FlushRealTimeService, DefaultMessage
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -19,15 +20,26 @@ import trio
 from trio_mq.config import FlushDiskType, StoreSettings
 from trio_mq.store.checkpoint import CheckpointFile, with_index_safe_offset
 from trio_mq.store.dispatch import Dispatcher
+from trio_mq.store.entries import EntryFiles
 from trio_mq.store.index import KeyIndex
 from trio_mq.store.log import CommitLog
-from trio_mq.store.queues import QueueTable
+from trio_mq.store.queuetable import QueueTable
+from trio_mq.store.times import Times
 
 log = logging.getLogger("trio_mq.store.flush")
 
 #: How often waiters of a sync flush are looked at for their deadline.
 DEADLINE_SCAN_S = 0.1
 PAGE_BYTES = 4096
+#: Time between two syncs of the key index: its pages are many and lie anywhere. A crash costs that much indexing.
+INDEX_SYNC_S = 10.0
+#: Queues with less than this that is new are left for later, but not for longer than :data:`QUEUES_SYNC_S`
+#: (Apache: flushConsumeQueueLeastPages, flushConsumeQueueThoroughInterval).
+QUEUE_LEAST_BYTES = 2 * PAGE_BYTES
+QUEUES_SYNC_S = 60.0
+#: Time until the next segment's file is tried again after there was no room for it.
+SPARE_RETRY_S = 10.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Waiter(NamedTuple):
@@ -55,18 +67,23 @@ class Flusher:
         self._index = index
         self._dispatcher = dispatcher
         self._checkpoint = checkpoint
+        self._saved = checkpoint.value
         self._settings = settings
         self.is_sync = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._waiters: deque[Waiter] = deque()
         self._wanted = trio.Event()
+        self._spare_from_s = -1e9
+        #: Log offsets before which queues and index are durable; -1 until a sync has told.
+        self._queues_to = self._index_to = -1
         #: Store time of the newest record that is written, ms.
         self.newest_ms = 0
         #: Called after the durable end moved.
         self.durable_moved: Callable[[], None] | None = None
         #: Called when a sync failed: what is on the disk is unknown from then on.
         self.failed: Callable[[OSError], None] | None = None
-        #: Time of the last sync of the log, seconds.
-        self.last_sync_s = 0.0
+        #: How long syncs of the log took.
+        self.times = Times("syncing the commit log")
+        self._syncing_since_s: float | None = None
 
     def wait_durable(self, offset: int, done: Callable[[bool], None]) -> None:
         """Call `done(True)` once the log is durable up to `offset`, or `done(False)` after the time limit."""
@@ -82,6 +99,13 @@ class Flusher:
         if self.is_sync:
             self._wanted.set()
 
+    def slow_text(self) -> str:
+        """What a sender who waited too long should know (case C097): the stage and its time."""
+        if self._syncing_since_s is not None:
+            so_far_s = trio.current_time() - self._syncing_since_s
+            return f"{self.times.stage} has taken {1000 * so_far_s:.0f} ms so far"
+        return f"{self.times.stage} took {1000 * self.times.last_s:.0f} ms the last time"
+
     # -- the log ---------------------------------------------------------------------------------------------
 
     async def run_log(
@@ -92,39 +116,35 @@ class Flusher:
         if self.is_sync:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_deadlines)
-                while True:
-                    await self._wanted.wait()
-                    self._wanted = trio.Event()
-                    await self.sync_log()
+                await self._sync_when_wanted()
+        else:
+            await self._sync_by_interval()
+
+    async def _sync_when_wanted(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            await self.sync_log()
+
+    async def _sync_by_interval(self) -> None:
         settings = self._settings
         thorough_s = settings.flush_commit_log_thorough_interval_ms / 1000
         least_bytes = settings.flush_commit_log_least_pages * PAGE_BYTES
-        last = trio.current_time()
+        last_s = trio.current_time()
         while True:
             await trio.sleep(settings.flush_interval_commit_log_ms / 1000)
             behind = self._log.written - self._log.durable.value
-            thorough = trio.current_time() - last >= thorough_s
-            if behind and (thorough or behind >= least_bytes):
+            thorough = trio.current_time() - last_s >= thorough_s
+            if behind and (thorough or behind >= least_bytes or self._waiters):
                 await self.sync_log()
-                last = trio.current_time()
-            if self._log.spare_needed():
-                await self._log.disk.run(self._log.make_spare)
+                last_s = trio.current_time()
 
     async def sync_log(self) -> None:
         """Make everything durable that is written by now, and tell who waits for it."""
         commit_log = self._log
         begin, end, newest_ms = commit_log.durable.value, commit_log.written, self.newest_ms
         if end > begin:
-            before = trio.current_time()
-            try:
-                await commit_log.disk.run(commit_log.segments.sync_call(begin, end))
-            except OSError as error:
-                # After a failed sync the kernel may have dropped the pages: trust nothing that follows.
-                log.critical("the commit log cannot be synced: %s", error)
-                if self.failed is not None:
-                    self.failed(error)
-                raise
-            self.last_sync_s = trio.current_time() - before
+            await self._sync(commit_log.segments.sync_call(begin, end))
             commit_log.durable.advance(max(end, commit_log.durable.value))
             value = self._checkpoint.value
             self._checkpoint.value = attrs.evolve(
@@ -132,14 +152,26 @@ class Flusher:
             )
             if self.durable_moved is not None:
                 self.durable_moved()
-        self._release()
-        if self.is_sync and commit_log.spare_needed():
-            await commit_log.disk.run(commit_log.make_spare)
-
-    def _release(self) -> None:
-        durable, waiters = self._log.durable.value, self._waiters
+        durable, waiters = commit_log.durable.value, self._waiters
         while waiters and waiters[0].offset <= durable:
             waiters.popleft().done(True)
+
+    async def _sync(self, call: Callable[[], None]) -> None:
+        began_s = self._syncing_since_s = trio.current_time()
+        try:
+            await self._log.disk.run(call)
+        except OSError as error:
+            self._lost(error, "the commit log")
+            raise
+        finally:
+            self._syncing_since_s = None
+        self.times.add(trio.current_time() - began_s)
+
+    def _lost(self, error: OSError, what: str) -> None:
+        # After a failed sync the kernel may have dropped the pages: trust nothing that follows.
+        log.critical("%s cannot be synced: %s", what, error)
+        if self.failed is not None:
+            self.failed(error)
 
     async def _watch_deadlines(self) -> None:
         while True:
@@ -147,58 +179,106 @@ class Flusher:
             while self._waiters and self._waiters[0].deadline_s <= trio.current_time():
                 self._waiters.popleft().done(False)
 
-    # -- queues, index, checkpoint ---------------------------------------------------------------------------
+    # -- the next segment, queues, index, checkpoint ---------------------------------------------------------
 
     async def run_derived(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Sync queues, index and checkpoint until cancelled."""
+        """Sync queues, index and checkpoint, and prepare the next log segment, until cancelled."""
         task_status.started()
-        interval_s = self._settings.flush_interval_consume_queue_ms / 1000
+        queues_s = index_s = -1e9  # the first round is thorough: what recovery wrote is synced soon
         while True:
-            await trio.sleep(interval_s)
-            await self.sync_derived()
+            await trio.sleep(self._settings.flush_interval_consume_queue_ms / 1000)
+            await self._prepare_spare()
+            now_s = trio.current_time()
+            thorough, with_index = (
+                now_s - queues_s >= QUEUES_SYNC_S,
+                now_s - index_s >= INDEX_SYNC_S,
+            )
+            await self.sync_derived(thorough=thorough, with_index=with_index)
+            queues_s = now_s if thorough else queues_s
+            index_s = now_s if with_index else index_s
 
-    async def sync_derived(self) -> None:
-        """Make queues and index durable as far as they are written, then say so in the checkpoint."""
+    async def _prepare_spare(self) -> None:
+        if not self._log.spare_needed() or trio.current_time() < self._spare_from_s:
+            return
+        try:
+            await self._log.make_spare()
+        except OSError as error:
+            # Nothing is lost yet: the log itself refuses messages when it has to roll without room.
+            self._spare_from_s = trio.current_time() + SPARE_RETRY_S
+            log.warning("the next log segment cannot be prepared: %s", error)
+
+    async def sync_derived(self, *, thorough: bool = True, with_index: bool = True) -> None:
+        """Make queues and index durable as far as they are written, then say so in the checkpoint.
+
+        Unless `thorough`, queues with little that is new are left for later.
+        """
+        dispatcher, index = self._dispatcher, self._index
+        newest_ms, dispatched = dispatcher.newest_ms, dispatcher.dispatched
+        complete = dispatcher.write_tails()
         calls: list[Callable[[], None]] = []
-        newest_ms = 0
-        synced = []
+        synced: list[tuple[EntryFiles, int]] = []
         for queue in self._queues:
             files = queue.files
-            if files.synced < files.written:
-                calls.append(files.segments.sync_call(files.synced, files.written))
-                synced.append((files, files.written))
-        if not self._queues.dirty:
-            newest_ms = self._dispatcher.newest_ms
-        index_call = self._index.sync_call()
-        index_safe, index_ms = self._index.indexed_to, self._index.end_timestamp_ms
-        if index_call:
+            behind = files.written - files.synced
+            if behind <= 0:
+                continue
+            if behind < QUEUE_LEAST_BYTES and not thorough:
+                complete = False
+                continue
+            calls.append(files.segments.sync_call(files.synced, files.written))
+            synced.append((files, files.written))
+        index_ms, indexed_to = index.end_timestamp_ms, index.indexed_to
+        index_call = index.sync_call() if with_index else None
+        if index_call is not None:
             calls.append(index_call)
-        if not calls and not self._moved(newest_ms):
-            return
         # Queue entries must never be durable before the records that they point to.
         await self.sync_log()
-
-        def sync_all() -> None:
-            for call in calls:
-                call()
-
-        await self._log.disk.run(sync_all)
+        if calls:
+            try:
+                await self._log.disk.run(lambda: _run_all(calls))
+            except OSError as error:
+                self._lost(error, "queues or index")
+                raise
         for files, written in synced:
             files.synced = max(files.synced, written)
+        if complete:
+            self._queues_to = dispatched
+        if with_index:
+            self._index_to = indexed_to if dispatcher.index_enabled else dispatched
+        self._note_durable(newest_ms if complete else 0, index_ms if with_index else None)
+        await self._save_checkpoint()
+
+    def _note_durable(self, newest_ms: int, index_ms: int | None) -> None:
+        """Put into the checkpoint how far log, queues and index are durable; nothing there may run ahead of them."""
         value = self._checkpoint.value
         value = attrs.evolve(
             value,
             logics_timestamp_ms=max(value.logics_timestamp_ms, newest_ms),
+            index_timestamp_ms=value.index_timestamp_ms if index_ms is None else index_ms,
             confirm_log_offset=max(value.confirm_log_offset, self._log.durable.value),
         )
-        if index_call:
-            value = with_index_safe_offset(value, index_safe)
-            value = attrs.evolve(value, index_timestamp_ms=index_ms)
-        self._checkpoint.value = value
-        await self._log.disk.run(self._checkpoint.save)
+        safe = min(self._queues_to, self._index_to)
+        self._checkpoint.value = value if safe < 0 else with_index_safe_offset(value, safe)
 
-    def _moved(self, newest_ms: int) -> bool:
+    async def _save_checkpoint(self) -> None:
         value = self._checkpoint.value
-        return newest_ms > value.logics_timestamp_ms
+        if value == self._saved:
+            return
+        try:
+            await self._log.disk.run(self._checkpoint.save)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            # An old checkpoint only makes the next start look at more.
+            log.error("the checkpoint cannot be written: %s", error)
+            if self.failed is not None:
+                self.failed(error)
+        else:
+            self._saved = value
+
+
+def _run_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()

@@ -11,19 +11,25 @@ Apache CommitLog, DefaultAppendMessageCallback.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from trio_mq.protocol.layout import BLANK_HEADER_SIZE
 from trio_mq.protocol.record import blank
 from trio_mq.store.disk import Disk
 from trio_mq.store.segments import FilePool, Segments, make_segment_file
 from trio_mq.tasks import Watermark
 
+#: Log files that stay open: a reader may want any of them, and there are few.
+OPEN_FILES = 256
+#: Zeros written behind the end to find out whether the disk takes writes again.
+PROBE_BYTES = 64 * 1024
+
 
 class CommitLog:
     """An append-only log. Made empty or by recovery, which sets the end of what is valid."""
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int) -> None:
-        # Log segments stay open: a reader may want any of them, and there are few.
-        self.segments = Segments(disk, FilePool(disk, limit=4096), directory, segment_bytes)
+        self.segments = Segments(disk, FilePool(disk, OPEN_FILES), directory, segment_bytes)
         self.disk = disk
         self.staging = bytearray()
         #: Where the next record goes, staged ones included.
@@ -32,6 +38,8 @@ class CommitLog:
         self.written = 0
         #: Everything before is on the disk (survives a power cut).
         self.durable = Watermark()
+        #: Store time of the newest record that recovery found, ms; stored times never go back behind it.
+        self.newest_ms = 0
         #: End of the file that `end` lies in.
         self._segment_end = 0
         self._spare: int | None = None
@@ -40,7 +48,7 @@ class CommitLog:
         """Go on appending at `end`, which recovery found to be the end of the valid records."""
         assert not self.staging
         self.end = self.written = end
-        self.durable.advance(end)
+        self.durable.advance(max(end, self.durable.value))
         segments = self.segments
         self._segment_end = segments.end if not segments.empty else end
 
@@ -64,9 +72,10 @@ class CommitLog:
         segment = self._segment_end
         if self.segments.empty:
             segment = self.segments.segment_of(self.end)
-        elif self.end < self._segment_end:
+        elif self._segment_end - self.end >= BLANK_HEADER_SIZE:
             self.segments.write(blank(self._segment_end - self.end), self.end)
-        self.segments.create(segment)
+        # A spare has its size durably. Without one this takes a moment, once per segment.
+        self.segments.create(segment, durable=self._spare != segment)
         self._spare = None
         self._segment_end = segment + self.segments.segment_bytes
         # A blank is shorter than the room that it stands for: the written position jumps over it.
@@ -80,28 +89,55 @@ class CommitLog:
             self.staging.clear()
 
     def forget_staged(self) -> None:
-        """Drop the staged records after a failed write; what of them is in the file will be overwritten."""
+        """Drop the staged records after a failed write, and what of them is in the file.
+
+        Their bytes are overwritten with zeros as far as that works: a record whose sender was told that it failed
+        should not come back after a crash.
+        """
+        size = len(self.staging)
         self.staging.clear()
         self.end = self.written
+        with suppress(OSError):
+            self.segments.write(bytes(size), self.written)
+
+    def probe(self) -> None:
+        """Try whether the log can be written where it ends; raises OSError if not. Changes nothing that counts."""
+        assert not self.staging
+        room = min(PROBE_BYTES, self._segment_end - self.written)
+        if room > 0 and self.segments.has(self.written):
+            self.segments.write(bytes(room), self.written)
 
     # -- the next segment ------------------------------------------------------------------------------------
 
     def spare_needed(self) -> bool:
         """Whether the active segment is half full and the next one is not there yet."""
         half = self._segment_end - self.segments.segment_bytes // 2
-        return self._spare is None and not self.segments.empty and self.end > half
+        return self._spare != self._segment_end and not self.segments.empty and self.end > half
 
-    def make_spare(self) -> None:
-        """Create the next segment's file. Blocking, for a worker thread."""
+    def needs_segment(self) -> bool:
+        """Whether a record may soon need a segment that is not there."""
+        return self._spare != self._segment_end and (self.segments.empty or self.spare_needed())
+
+    async def make_spare(self) -> None:
+        """Create the next segment's file, durably, in a worker thread. Raises OSError when there is no room."""
         segment = self._segment_end
-        make_segment_file(self.disk, self.segments.path(segment), self.segments.segment_bytes)
-        self._spare = segment
+        path = self.segments.path(segment)
+
+        def make() -> None:
+            self.disk.make_dirs(self.segments.directory)
+            make_segment_file(self.disk, path, self.segments.segment_bytes, durable=True)
+            self.disk.sync_dir(self.segments.directory)
+
+        await self.disk.run(make)
+        if segment == self._segment_end:  # else the log has rolled into it meanwhile
+            self._spare = segment
 
     def drop_spare(self) -> None:
-        """Remove the prepared file, as a clean stop does."""
-        if self._spare is not None:
-            self.disk.remove(self.segments.path(self._spare))
-            self._spare = None
+        """Remove the file prepared for the next segment, as a clean stop does."""
+        segment = self._segment_end
+        self._spare = None
+        if not self.segments.has(segment):
+            self.disk.remove(self.segments.path(segment))
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -124,8 +160,3 @@ class CommitLog:
             return 0
         segment_end = self.segments.segment_of(offset) + self.segments.segment_bytes
         return min(size, segment_end - offset, self.written - offset)
-
-    def record_size(self, offset: int) -> int:
-        """Size of the record at `offset` as it says itself; 0 when there is none."""
-        head = self.read(4, offset)
-        return int.from_bytes(head, "big") if len(head) == 4 else 0

@@ -2,13 +2,15 @@
 
 In: positions of records, from the dispatcher and from recovery. Out: positions again, to readers. Two kinds with
 one face: :class:`ConsumeQueue` has an entry per message, :class:`BatchConsumeQueue` (topics with
-``queue.type=BatchCQ``) one per record, which may hold many messages. :class:`QueueTable` keeps them all.
-Formats: ``docs/reference/store-format.md``; sources: Apache ConsumeQueue, BatchConsumeQueue, ConsumeQueueStore.
+``queue.type=BatchCQ``) one per record, which may hold many messages. :class:`trio_mq.store.queuetable.QueueTable`
+keeps them all.
+Formats: ``docs/reference/store-format.md``; sources: Apache ConsumeQueue, BatchConsumeQueue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator
 
 import attrs
 
@@ -20,13 +22,16 @@ from trio_mq.protocol.layout import (
     QUEUE_ENTRY,
     QUEUE_ENTRY_SIZE,
 )
-from trio_mq.store.disk import Disk
 from trio_mq.store.entries import EntryFiles
-from trio_mq.store.segments import FilePool, Segments
 
-#: Folders under the store's root.
-SIMPLE_FOLDER = "consumequeue"
-BATCH_FOLDER = "batchconsumequeue"
+log = logging.getLogger("trio_mq.store.queues")
+
+#: Longest hole that is filled with blank entries (20 MB of them). A longer one comes from a damaged queue offset.
+HOLE_ENTRIES = 1_000_000
+#: Entries read at once while blank ones are passed over.
+_SKIP_ENTRIES = 4096
+#: Most messages of a batch record: the format has a signed short for them.
+_MAX_BATCH = 32_767
 
 
 @attrs.frozen
@@ -58,6 +63,8 @@ class BaseQueue:
         self.indexed_to = -1
         #: Whether somebody waits for new entries.
         self.watched = False
+        #: Whether the queue was deleted: records that are on their way get no entries any more.
+        self.dropped = False
         #: Store time of the newest entry, ms.
         self.newest_ms = 0
 
@@ -82,18 +89,34 @@ class BaseQueue:
             return position.log_offset
         return -1
 
+    def next_record(self, queue_offset: int, limit: int) -> tuple[int, int]:
+        """The first message in [`queue_offset`, `limit`) that has a record, and the record's log offset.
+
+        (`limit`, -1) when there is none: only entries that fill holes.
+        """
+        if queue_offset >= limit:
+            return limit, -1
+        return queue_offset, self.log_offset_at(queue_offset)
+
     def trim(self, log_start: int) -> int:
         """Raise the minimum offset to the first record at or behind `log_start`, drop files before it.
 
         Returns the new minimum (Apache: ConsumeQueue.correctMinOffset, deleteExpiredFile).
         """
-        low, high = self.min_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            if self.log_offset_at(middle) < log_start:
-                low = middle + 1
-            else:
-                high = middle
+        low, end = self.min_offset, self.max_offset
+        first, log_offset = self.next_record(low, end)
+        if log_offset >= log_start:
+            low = first
+        else:
+            low, high = first, end
+            while low < high:
+                middle = (low + high) // 2
+                found, log_offset = self.next_record(middle, high)
+                if found < high and log_offset < log_start:
+                    low = found + 1
+                else:
+                    high = middle
+            low = self.next_record(low, end)[0]
         self.min_offset = max(self.min_offset, low)
         segments = self.files.segments
         keep = self._byte_position(self.min_offset)
@@ -120,22 +143,38 @@ class ConsumeQueue(BaseQueue):
         """Add an entry; False for one that is there already (Apache: putMessagePositionInfo).
 
         A hole before the entry is filled with blank entries, which readers pass over, so that offsets always
-        equal those in the records. (Apache appends at the end instead, and shifts all offsets behind a hole.)
+        equal those in the records. (Apache appends at the end instead, and shifts all offsets behind a hole; so
+        do we where the hole is absurd.)
         """
         files = self.files
         expected = queue_offset * QUEUE_ENTRY_SIZE
-        if log_offset + size <= self.indexed_to or expected < files.end:
+        end = files.end
+        if log_offset + size <= self.indexed_to or expected < end:
             return False
-        if expected > files.end:
-            if files.end == 0 and files.segments.empty:
-                self.min_offset = queue_offset
-                files.open_at(expected)
-            else:
-                files.append(PRE_BLANK * ((expected - files.end) // QUEUE_ENTRY_SIZE))
+        if expected > end:
+            self._skip_to(queue_offset)
         files.append(QUEUE_ENTRY.pack(log_offset, size, tags_code))
         self.indexed_to = log_offset + size
         self.newest_ms = ms
         return True
+
+    def _skip_to(self, queue_offset: int) -> None:
+        """Leave a hole before the next entry."""
+        files = self.files
+        hole = queue_offset - files.end // QUEUE_ENTRY_SIZE
+        if files.end == 0 and files.segments.empty and queue_offset <= 1 << 48:
+            self.min_offset = queue_offset
+            files.open_at(queue_offset * QUEUE_ENTRY_SIZE)
+        elif hole <= HOLE_ENTRIES:
+            files.append(PRE_BLANK * hole)
+        else:
+            log.error(
+                "queue %s/%d: a record says queue offset %d, the queue ends at %d: it is put at the end",
+                self.topic,
+                self.queue_id,
+                queue_offset,
+                self.max_offset,
+            )
 
     def positions(self, queue_offset: int, limit: int) -> Iterator[Position]:
         """See :meth:`BaseQueue.positions`."""
@@ -160,6 +199,25 @@ class ConsumeQueue(BaseQueue):
             return -1
         log_offset, size, _ = QUEUE_ENTRY.unpack(data)
         return -1 if size == PRE_BLANK_SIZE else int(log_offset)
+
+    def next_record(self, queue_offset: int, limit: int) -> tuple[int, int]:
+        """See :meth:`BaseQueue.next_record`; long runs of blank entries are compared, not looked at one by one."""
+        count = 1
+        while queue_offset < limit:
+            count = min(count, limit - queue_offset)
+            data = self.files.read(count * QUEUE_ENTRY_SIZE, queue_offset * QUEUE_ENTRY_SIZE)
+            if not data:  # a file between two others is missing
+                per_file = self.files.segments.segment_bytes // QUEUE_ENTRY_SIZE
+                queue_offset += per_file - queue_offset % per_file
+                continue
+            got = len(data) // QUEUE_ENTRY_SIZE
+            if data != PRE_BLANK * got:
+                for at, (log_offset, size, _) in enumerate(QUEUE_ENTRY.iter_unpack(data)):
+                    if size != PRE_BLANK_SIZE:
+                        return queue_offset + at, log_offset
+            queue_offset += got
+            count = _SKIP_ENTRIES
+        return limit, -1
 
     def _byte_position(self, queue_offset: int) -> int:
         return queue_offset * QUEUE_ENTRY_SIZE
@@ -191,6 +249,7 @@ class BatchConsumeQueue(BaseQueue):
             return False
         if self.files.end == 0:
             self.min_offset = queue_offset
+        count = max(1, min(count, _MAX_BATCH))
         self.files.append(
             BATCH_QUEUE_ENTRY.pack(log_offset, size, tags_code, ms, queue_offset, count, -1, 0)
         )
@@ -201,8 +260,7 @@ class BatchConsumeQueue(BaseQueue):
 
     def positions(self, queue_offset: int, limit: int) -> Iterator[Position]:
         """See :meth:`BaseQueue.positions`."""
-        index = self._find(queue_offset)
-        position = index * BATCH_QUEUE_ENTRY_SIZE
+        position = self._byte_position(queue_offset)
         left = limit * BATCH_QUEUE_ENTRY_SIZE
         while left > 0:
             data = self.files.read(left, position)
@@ -210,116 +268,28 @@ class BatchConsumeQueue(BaseQueue):
                 return
             left -= len(data)
             position += len(data)
-            for log_offset, size, tags, _ms, base, count, _c, _r in BATCH_QUEUE_ENTRY.iter_unpack(
-                data
-            ):
-                yield Position(base, count, log_offset, size, tags)
+            for log_offset, size, tags, _, base, count, _, _ in BATCH_QUEUE_ENTRY.iter_unpack(data):
+                if base + count > queue_offset:  # else there is a hole between two records
+                    yield Position(base, count, log_offset, size, tags)
 
-    def _find(self, queue_offset: int) -> int:
-        """Number of the entry whose record holds `queue_offset`."""
+    def next_record(self, queue_offset: int, limit: int) -> tuple[int, int]:
+        """See :meth:`BaseQueue.next_record`."""
+        for position in self.positions(queue_offset, 2):
+            found = max(queue_offset, position.queue_offset)
+            return (found, position.log_offset) if found < limit else (limit, -1)
+        return limit, -1
+
+    def _byte_position(self, queue_offset: int) -> int:
+        """Where the entry is whose record holds `queue_offset`, or the last one before."""
         low = self.files.segments.start // BATCH_QUEUE_ENTRY_SIZE
         high = self.files.end // BATCH_QUEUE_ENTRY_SIZE
         while high - low > 1:
             middle = (low + high) // 2
             data = self.files.read(BATCH_QUEUE_ENTRY_SIZE, middle * BATCH_QUEUE_ENTRY_SIZE)
-            if BATCH_QUEUE_ENTRY.unpack(data)[4] <= queue_offset:
+            if len(data) == BATCH_QUEUE_ENTRY_SIZE and (
+                BATCH_QUEUE_ENTRY.unpack(data)[4] <= queue_offset
+            ):
                 low = middle
             else:
                 high = middle
-        return low
-
-    def _byte_position(self, queue_offset: int) -> int:
-        return self._find(queue_offset) * BATCH_QUEUE_ENTRY_SIZE
-
-
-class QueueTable:
-    """All queues of a store, by topic and queue id."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        root: str,
-        *,
-        queue_file_bytes: int,
-        batch_file_bytes: int,
-        is_batch_topic: Callable[[str], bool],
-    ) -> None:
-        self.disk = disk
-        self.pool = FilePool(disk)
-        self._root = root
-        self._queue_file_bytes = -(-queue_file_bytes // QUEUE_ENTRY_SIZE) * QUEUE_ENTRY_SIZE
-        self._batch_file_bytes = batch_file_bytes
-        #: Says whether a topic has batch queues; the broker's topic table knows.
-        self.is_batch_topic = is_batch_topic
-        self._queues: dict[tuple[str, int], BaseQueue] = {}
-        #: Queues with entries that are not in their files yet.
-        self.dirty: set[BaseQueue] = set()
-
-    def __iter__(self) -> Iterator[BaseQueue]:
-        return iter(list(self._queues.values()))
-
-    def get(self, topic: str, queue_id: int) -> BaseQueue | None:
-        """The queue, if it exists."""
-        return self._queues.get((topic, queue_id))
-
-    def obtain(self, topic: str, queue_id: int) -> BaseQueue:
-        """The queue, made when it does not exist; its files come with the first entry."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            queue = self.make(topic, queue_id, batch=self.is_batch_topic(topic))
-        return queue
-
-    def make(self, topic: str, queue_id: int, *, batch: bool) -> BaseQueue:
-        """A queue of a given kind, with its files not yet looked at."""
-        folder = BATCH_FOLDER if batch else SIMPLE_FOLDER
-        segments = Segments(
-            self.disk,
-            self.pool,
-            f"{self._root}/{folder}/{topic}/{queue_id}",
-            self._batch_file_bytes if batch else self._queue_file_bytes,
-        )
-        queue: BaseQueue
-        if batch:
-            queue = BatchConsumeQueue(topic, queue_id, EntryFiles(segments, BATCH_QUEUE_ENTRY_SIZE))
-        else:
-            files = EntryFiles(segments, QUEUE_ENTRY_SIZE, filler=PRE_BLANK)
-            queue = ConsumeQueue(topic, queue_id, files)
-        self._queues[topic, queue_id] = queue
-        return queue
-
-    def found(self) -> list[tuple[str, int, bool]]:
-        """Topic, queue id and kind (batch or not) of every queue folder on the disk."""
-        result: list[tuple[str, int, bool]] = []
-        for folder, batch in ((SIMPLE_FOLDER, False), (BATCH_FOLDER, True)):
-            for topic in self.disk.list_dir(f"{self._root}/{folder}"):
-                result += [
-                    (topic, int(name), batch)
-                    for name in self.disk.list_dir(f"{self._root}/{folder}/{topic}")
-                    if name.isascii() and name.isdigit()
-                ]
-        return result
-
-    def of_topic(self, topic: str) -> list[BaseQueue]:
-        """All queues of one topic."""
-        return [queue for (name, _), queue in self._queues.items() if name == topic]
-
-    def drop_topic(self, topic: str) -> None:
-        """Forget a topic's queues and remove their files."""
-        for queue in self.of_topic(topic):
-            self.drop(queue)
-        for folder in (SIMPLE_FOLDER, BATCH_FOLDER):
-            self.disk.remove_tree(f"{self._root}/{folder}/{topic}")
-
-    def drop(self, queue: BaseQueue) -> None:
-        """Forget one queue and remove its files."""
-        del self._queues[queue.topic, queue.queue_id]
-        self.dirty.discard(queue)
-        queue.files.segments.drop_all()
-        self.disk.remove_tree(queue.files.segments.directory)
-
-    def write_tails(self) -> None:
-        """Write all entries in memory to their files; on an OSError the rest stays for the next time."""
-        while self.dirty:
-            queue = next(iter(self.dirty))
-            queue.files.write_tail()
-            self.dirty.discard(queue)
+        return low * BATCH_QUEUE_ENTRY_SIZE

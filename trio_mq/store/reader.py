@@ -9,23 +9,32 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
+from itertools import chain, islice, repeat
+from struct import Struct
 
 import attrs
 
 from trio_mq.config import StoreSettings
-from trio_mq.protocol.layout import QUEUE_ENTRY, QUEUE_ENTRY_SIZE
+from trio_mq.protocol.layout import PRE_BLANK_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_SIZE
 from trio_mq.store.log import CommitLog
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue, ConsumeQueue
 
 #: Bytes of queue entries looked at for one request, at least (Apache: maxFilterMessageSize).
 SCAN_BYTES = 16_000
-#: Most bytes of messages in one answer, which also has to fit into a frame.
+#: Entries read at once: most requests end in the first lot.
+LOT_ENTRIES = 64
+#: Most bytes of messages in one answer, which also has to fit into a frame; a single message may have more.
 ANSWER_BYTES = 8 * 1024 * 1024
-#: Most index hits followed for one query.
+#: Longest record that is read by its offset: nothing longer fits into a frame.
+RECORD_BYTES = 16 * 1024 * 1024
+#: Two records with less than this between them are read in one go: copying a page is cheaper than a system call.
+GAP_BYTES = 4096
 STORE_TIME_AT = 56
 _V6_BORN_SHIFT = 12
 _BORN_V6_BIT = 0x10
+_RECORD_HEAD = Struct(">i3sx20xq")  # size, magic but its last byte, log offset
+_MAGIC = b"\xda\xa3\x20"
 
 
 class Found(enum.Enum):
@@ -43,9 +52,12 @@ class Found(enum.Enum):
     OFFSET_RESET = "OFFSET_RESET"
 
 
-@attrs.frozen
+@attrs.define
 class Messages:
-    """Answer to a read. `data` is stored records one after the other, `count` messages in them."""
+    """Answer to a read. `data` is stored records one after the other, `count` messages in them.
+
+    `lags` says that the read was far behind the log's end, so that the data came from the disk.
+    """
 
     found: Found
     next_offset: int
@@ -70,10 +82,13 @@ class Reader:
             physical_memory_bytes() * settings.access_message_in_memory_max_ratio // 100
         )
         self._memory_limits = (
-            settings.max_transfer_bytes_in_memory,
+            min(settings.max_transfer_bytes_in_memory, ANSWER_BYTES),
             settings.max_transfer_count_in_memory,
         )
-        self._disk_limits = settings.max_transfer_bytes_in_disk, settings.max_transfer_count_in_disk
+        self._disk_limits = (
+            min(settings.max_transfer_bytes_in_disk, ANSWER_BYTES),
+            settings.max_transfer_count_in_disk,
+        )
 
     def messages(
         self, queue: BaseQueue | None, offset: int, max_count: int, codes: Container[int] | None
@@ -90,82 +105,134 @@ class Reader:
             return Messages(Found.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return Messages(Found.OFFSET_OVERFLOW_BADLY, high, low, high)
+        if codes is None and type(queue) is ConsumeQueue:
+            answer = self._contiguous(queue, offset, max_count)
+            if answer is not None:
+                return answer
         return self._collect(queue, offset, max_count, codes)
+
+    def _contiguous(self, queue: ConsumeQueue, offset: int, max_count: int) -> Messages | None:
+        """The short way for records that lie one behind the other; None when they do not, or a limit is passed."""
+        log = self._log
+        bytes_limit, count_limit = self._memory_limits
+        files = queue.files
+        entries = files.read(
+            min(max_count, count_limit) * QUEUE_ENTRY_SIZE, offset * QUEUE_ENTRY_SIZE
+        )
+        count = len(entries) // QUEUE_ENTRY_SIZE
+        if not count:
+            return None
+        fields = _entries_struct(count).unpack(entries)
+        sizes = fields[1::3]
+        total = sum(sizes)
+        begin = fields[0]
+        if (
+            fields[-3] + sizes[-1] - begin != total
+            or total > bytes_limit
+            or begin + total > log.written
+            or log.written - begin > self._in_memory_bytes
+        ):
+            return None
+        data = log.read(total, begin)
+        if len(data) != total:
+            return None
+        return Messages(
+            Found.FOUND, offset + count, queue.min_offset, queue.max_offset, data, count
+        )
 
     def _collect(
         self, queue: BaseQueue, offset: int, max_count: int, codes: Container[int] | None
     ) -> Messages:
         """The scan of :meth:`messages`, when the offset is within the queue."""
         log = self._log
-        log_end = log.written
-        entry_bytes = queue.files.entry_bytes
-        scan_entries = max(SCAN_BYTES // entry_bytes, max_count)
-        found = Found.NO_MATCHED_MESSAGE
-        next_offset = offset
-        runs: list[list[int]] = []  # [log offset, bytes] of records that lie one behind the other
+        log_end, has = log.written, log.segments.has
+        recent = (
+            log_end - self._in_memory_bytes
+        )  # records from here on are taken for being in memory
+        scan_entries = max(SCAN_BYTES // queue.files.entry_bytes, max_count)
+        removed = False
+        next_offset, last_log_offset = offset, log_end
+        wanted: list[tuple[int, int]] = []
         count = total = 0
-        last_log_offset = log_end
-        for position in queue.positions(offset, scan_entries):
-            log_offset, size = position.log_offset, position.size
-            bytes_limit, count_limit = (
-                self._memory_limits
-                if log_end - log_offset <= self._in_memory_bytes
-                else self._disk_limits
-            )
-            if count and (
-                count + position.count > min(max_count, count_limit) or total + size > bytes_limit
-            ):
-                break
-            next_offset = position.queue_offset + position.count
-            last_log_offset = log_offset
-            if codes is not None and position.tags_code not in codes:
+        for queue_offset, messages, log_offset, size, tags_code in chain.from_iterable(
+            _lots(queue, offset, scan_entries)
+        ):
+            if size == PRE_BLANK_SIZE:
                 continue
-            if not self._readable(log_offset, size):
-                if not count:
-                    found = Found.MESSAGE_WAS_REMOVING
+            if count:
+                bytes_limit, count_limit = (
+                    self._memory_limits if log_offset >= recent else self._disk_limits
+                )
+                if (
+                    count >= count_limit
+                    or count + messages > max_count
+                    or total + size > bytes_limit
+                ):
+                    break
+            next_offset, last_log_offset = queue_offset + messages, log_offset
+            if codes is not None and tags_code not in codes:
                 continue
-            found = Found.FOUND
-            count += position.count
+            if log_offset + size > log_end or not has(log_offset):
+                # The entry is there, the record is not: it expired, or its segment is missing (case C010).
+                removed = True
+                continue
+            count += messages
             total += size
-            if runs and runs[-1][0] + runs[-1][1] == log_offset:
-                runs[-1][1] += size
-            else:
-                runs.append([log_offset, size])
+            wanted.append((log_offset, size))
         if next_offset == offset:
             # Only entries that fill holes: go on behind what was looked at.
             next_offset = min(offset + scan_entries, queue.max_offset)
-        data = [log.read(size, log_offset) for log_offset, size in runs]
+        found = Found.MESSAGE_WAS_REMOVING if removed else Found.NO_MATCHED_MESSAGE
         return Messages(
-            found,
+            Found.FOUND if count else found,
             next_offset,
             queue.min_offset,
             queue.max_offset,
-            data[0] if len(data) == 1 else b"".join(data),
+            self._records(wanted, total),
             count,
-            log_end - last_log_offset > self._in_memory_bytes,
+            last_log_offset < recent,
         )
 
-    def _readable(self, log_offset: int, size: int) -> bool:
-        """Whether a record is in the log, and not expired or in a missing segment."""
-        log = self._log
-        return log_offset + size <= log.written and log.segments.has(log_offset)
+    def _records(self, wanted: list[tuple[int, int]], total: int) -> bytes:
+        """The bytes of records at (log offset, size), one after the other. Neighbours are read in one go."""
+        parts: list[bytes] = []
+        segment_bytes = self._log.segments.segment_bytes
+        at = 0
+        while at < len(wanted):
+            first = at
+            begin, size = wanted[at]
+            end = begin + size
+            segment_end = begin - begin % segment_bytes + segment_bytes
+            at += 1
+            for log_offset, size in islice(wanted, at, None):
+                if not end <= log_offset <= end + GAP_BYTES or log_offset >= segment_end:
+                    break
+                end = log_offset + size
+                at += 1
+            data = self._log.read(end - begin, begin)
+            if at - first == len(wanted) and end - begin == total:
+                return data
+            parts += [data[a - begin : a - begin + size] for a, size in islice(wanted, first, at)]
+        return b"".join(parts)
 
     def record(self, log_offset: int) -> bytes | None:
         """The record at a log offset; None when there is none."""
-        head = self._log.read(8, log_offset)
-        if len(head) < 8:
+        head = self._log.read(_RECORD_HEAD.size, log_offset)
+        if len(head) < _RECORD_HEAD.size:
             return None
-        size = int.from_bytes(head[:4], "big", signed=True)
-        if head[4:7] != b"\xda\xa3\x20" or size <= 0:
+        size, magic, stored_at = _RECORD_HEAD.unpack(head)
+        if magic != _MAGIC or stored_at != log_offset or not 0 < size <= RECORD_BYTES:
             return None
         data = self._log.read(size, log_offset)
         return data if len(data) == size else None
 
+    # -- times -----------------------------------------------------------------------------------------------
+
     def store_time_ms(self, log_offset: int) -> int:
         """Store time of the record at a log offset, -1 when there is none (Apache: pickupStoreTimestamp)."""
-        # Born host comes before the store time, and an IPv6 one is 12 bytes longer.
+        # Born host comes before the store time, and an IPv6 one is 12 bytes longer (case C092).
         head = self._log.read(STORE_TIME_AT + _V6_BORN_SHIFT + 8, log_offset)
-        if len(head) < STORE_TIME_AT + 8:
+        if len(head) < STORE_TIME_AT + _V6_BORN_SHIFT + 8 or head[4:7] != _MAGIC:
             return -1
         v6 = int.from_bytes(head[36:40], "big") & _BORN_V6_BIT
         at = STORE_TIME_AT + (_V6_BORN_SHIFT if v6 else 0)
@@ -175,7 +242,7 @@ class Reader:
         """Store time of a queue's first message, -1 without one."""
         if queue is None or queue.min_offset >= queue.max_offset:
             return -1
-        return self.store_time_ms(queue.log_offset_at(queue.min_offset))
+        return self.store_time_ms(queue.next_record(queue.min_offset, queue.max_offset)[1])
 
     def offset_by_time(
         self, queue: BaseQueue | None, timestamp_ms: int, *, upper: bool = False
@@ -188,21 +255,60 @@ class Reader:
         if queue is None or queue.min_offset >= queue.max_offset:
             return 0
         low, high = queue.min_offset, queue.max_offset
+        last = -1
         while low < high:
             middle = (low + high) // 2
-            at_ms = self.store_time_ms(queue.log_offset_at(middle))
-            if at_ms < timestamp_ms or (upper and at_ms == timestamp_ms):
-                low = middle + 1
+            found, log_offset = queue.next_record(middle, high)
+            at_ms = self.store_time_ms(log_offset) if found < high else -1
+            if found < high and (at_ms < timestamp_ms or (upper and at_ms == timestamp_ms)):
+                low, last = found + 1, found
             else:
                 high = middle
-        if isinstance(queue, BatchConsumeQueue) and not upper and low < queue.max_offset:
+        if upper:
+            return max(last, 0)
+        low = queue.next_record(low, queue.max_offset)[0]
+        if isinstance(queue, BatchConsumeQueue) and low < queue.max_offset:
             # All messages of a batch have one time: its first is meant.
             low = next(iter(queue.positions(low, 1))).queue_offset
-        if not upper:
-            return low
-        return max(low - 1, 0) if low > queue.min_offset else 0
+        return low
 
     def entries(self, queue: ConsumeQueue, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Raw entries of a simple queue: (log offset, size, tags code) each."""
         data = queue.files.read(count * QUEUE_ENTRY_SIZE, offset * QUEUE_ENTRY_SIZE)
         return list(QUEUE_ENTRY.iter_unpack(data))
+
+
+_structs: dict[int, Struct] = {}
+
+
+def _entries_struct(count: int) -> Struct:
+    """For `count` entries of a simple queue at once."""
+    known = _structs.get(count)
+    if known is None:
+        known = Struct(">" + "qiq" * count)
+        if count <= LOT_ENTRIES:
+            _structs[count] = known
+    return known
+
+
+def _lots(
+    queue: BaseQueue, offset: int, limit: int
+) -> Iterator[Iterable[tuple[int, int, int, int, int]]]:
+    """Of at most `limit` entries, some at a time: queue offset, messages, log offset, size, tags code."""
+    if not isinstance(queue, ConsumeQueue):
+        yield (
+            (p.queue_offset, p.count, p.log_offset, p.size, p.tags_code)
+            for p in queue.positions(offset, limit)
+        )
+        return
+    end = offset + limit
+    while offset < end:
+        lot = min(LOT_ENTRIES, end - offset) * QUEUE_ENTRY_SIZE
+        data = queue.files.read(lot, offset * QUEUE_ENTRY_SIZE)
+        if not data:
+            return
+        count = len(data) // QUEUE_ENTRY_SIZE
+        fields = _entries_struct(count).unpack(data)
+        numbers = range(offset, offset + count)
+        yield zip(numbers, repeat(1), fields[::3], fields[1::3], fields[2::3], strict=False)
+        offset += count

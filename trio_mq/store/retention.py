@@ -1,24 +1,23 @@
 """Room on the disk: which segments expire, and when the store has to refuse messages.
 
-In: the time, the disk's usage, the segments' ages. Out: removed segments, and a reason when no message can be
-taken. Called by the store's cleaner task; the decisions are pure functions. Rules: Apache
-DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService.
+In: the time, the disk's usage, the segments' ages. Out: decisions, as values; :class:`trio_mq.store.cleaner.Cleaner`
+carries them out. Pure. Rules: Apache DefaultMessageStore.CleanCommitLogService.
 """
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import attrs
 
 from trio_mq.config import StoreSettings
 from trio_mq.store.disk import DiskUsage
 
-log = logging.getLogger("trio_mq.store.retention")
-
 HOUR_MS = 3_600_000
+#: How far a cleaning hour is looked for: two days, since a clock change skips an hour once.
+_SEARCH_HOURS = 50
 
 
 @attrs.frozen
@@ -30,23 +29,71 @@ class Pressure:
     refuse: str | None = None
 
 
+@attrs.frozen
+class RaisedMinimum:
+    """A queue whose first messages expired: offsets from `old_offset` up to `new_offset` are gone."""
+
+    topic: str
+    queue_id: int
+    old_offset: int
+    new_offset: int
+
+
+@attrs.frozen
+class Expired:
+    """Log segments that were removed, from `log_begin` to `log_end`, and what queues lost (case C058).
+
+    Groups that had not consumed up to a new minimum miss messages; who keeps consumer offsets can name them.
+    """
+
+    log_begin: int
+    log_end: int
+    forced: bool
+    raised: tuple[RaisedMinimum, ...] = ()
+
+
 def judge_usage(usage: DiskUsage, path: str, settings: StoreSettings) -> Pressure:
     """What a disk that is this full means for the store at `path` (Apache: isSpaceToDelete)."""
-    percent = usage.used_percent
+    warning = settings.disk_space_warning_level_ratio
     refuse = None
-    if percent > settings.disk_space_warning_level_ratio:
+    if _above(usage, warning):
         refuse = (
-            f"disk full: {path} is {percent} % used, the limit is "
-            f"{settings.disk_space_warning_level_ratio} % (diskSpaceWarningLevelRatio); "
-            f"free some room or raise the limit"
+            f"disk full: {path} is {usage.used_percent} % used, the limit is {warning} % "
+            f"(diskSpaceWarningLevelRatio); free some room or raise the limit"
         )
-    forced = settings.clean_file_forcibly_enable and percent > min(
-        settings.disk_space_clean_forcibly_ratio, settings.disk_space_warning_level_ratio
+    forced = settings.clean_file_forcibly_enable and _above(
+        usage, min(settings.disk_space_clean_forcibly_ratio, warning)
     )
     return Pressure(
-        clean=percent > settings.disk_max_used_space_ratio or refuse is not None or forced,
+        clean=_above(usage, settings.disk_max_used_space_ratio) or refuse is not None or forced,
         forced=forced,
         refuse=refuse,
+    )
+
+
+def _above(usage: DiskUsage, percent: int) -> bool:
+    """Whether more than `percent` is used, without rounding."""
+    return 100 * usage.used > percent * max(1, usage.used + usage.free)
+
+
+def worse(one: Pressure, other: Pressure) -> Pressure:
+    """Of two disks that a store uses, what the fuller one asks for."""
+    return Pressure(
+        one.clean or other.clean, one.forced or other.forced, one.refuse or other.refuse
+    )
+
+
+def write_refusal(path: str, reason: str, usage: DiskUsage | None, settings: StoreSettings) -> str:
+    """What senders are told after a write has failed (case C055)."""
+    used = ""
+    if usage is not None:
+        used = (
+            f" (that disk is {usage.used_percent} % used; messages are refused above "
+            f"{settings.disk_space_warning_level_ratio} %, diskSpaceWarningLevelRatio)"
+        )
+    return (
+        f"the store cannot write to {path}: {reason}{used}; free some room on that disk, "
+        f"messages are taken again within {settings.clean_resource_interval_ms / 1000:g} s"
     )
 
 
@@ -78,14 +125,16 @@ def expired_segments(
 
 def is_cleaning_hour(now_ms: int, hours: Sequence[int]) -> bool:
     """Whether the hour of the local time is one of `deleteWhen`."""
-    return datetime.fromtimestamp(now_ms / 1000).astimezone().hour in hours
+    return time.localtime(now_ms / 1000).tm_hour in hours
 
 
 def next_cleaning(now_ms: int, hours: Sequence[int]) -> str:
-    """The next time when segments expire by age, local time with its zone."""
-    now = datetime.fromtimestamp(now_ms / 1000).astimezone()
-    start = now.replace(minute=0, second=0, microsecond=0)
-    for ahead in range(1, 25):
-        if (start + timedelta(hours=ahead)).hour in hours:
-            return (start + timedelta(hours=ahead)).isoformat(timespec="minutes")
-    return "never"
+    """The next moment when segments expire by age (now, within such an hour), local time with its zone (C080)."""
+    local = time.localtime(now_ms / 1000)
+    hour_ms = now_ms - (local.tm_min * 60 + local.tm_sec) * 1000
+    moments = [now_ms, *(hour_ms + ahead * HOUR_MS for ahead in range(1, _SEARCH_HOURS))]
+    at_ms = next((ms for ms in moments if is_cleaning_hour(ms, hours)), None)
+    if at_ms is None:
+        return "never"
+    at = datetime.fromtimestamp(at_ms / 1000).astimezone()
+    return f"{at.isoformat(timespec='minutes')} ({at.tzname()})"

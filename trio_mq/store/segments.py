@@ -2,7 +2,9 @@
 
 In: offsets and bytes from the log and the queues. Out: bytes, or :class:`ColdData` where the disk would have to be
 waited for. A file is named by the offset of its first byte, 20 decimal digits, and always has its full size
-(sparse). Format: ``docs/reference/store-format.md``; source: Apache MappedFileQueue, MappedFile.
+(sparse). Open files belong to one thread at a time: to worker threads during a start, then to the loop; what a
+worker does later, it does with files that it opens itself.
+Format: ``docs/reference/store-format.md``; source: Apache MappedFileQueue, MappedFile.
 """
 
 from __future__ import annotations
@@ -83,30 +85,41 @@ class Segments:
         self.segment_bytes = segment_bytes
         self._pool = pool
         self._starts: list[int] = []
-        self._known: set[int] = set()
+        self._paths: dict[int, str] = {}
+        #: Changes of names so far, and how many of them are durable. What an earlier process did counts as one.
+        self._changes = 1
+        self._durable_changes = 0
 
     # -- the files -------------------------------------------------------------------------------------------
 
-    def load(self) -> list[str]:
+    def load(self, *, mend_last: bool = False) -> list[str]:
         """Find the files. Returns notes about what was put right (an empty last file, a gap).
 
-        Raises :class:`ForeignFormat` for a file of another size (Apache: MappedFileQueue.doLoad).
+        A crash between creating a file and giving it its size leaves an empty last file, which is dropped. With
+        `mend_last` (after a crash) a last file that is short is given its size too. Raises
+        :class:`ForeignFormat` for any other size (Apache: MappedFileQueue.doLoad).
         """
         notes: list[str] = []
         names = [
             n for n in self.disk.list_dir(self.directory) if n.isdigit() and len(n) == NAME_DIGITS
         ]
-        if names:
-            last = f"{self.directory}/{names[-1]}"
-            if self.disk.size(last) == 0:
-                # The crash came between creating the file and giving it its size.
-                self.disk.remove(last)
-                notes.append(f"{last} was empty and is dropped")
-                names.pop()
-        for name in names:
+        sizes = {name: self.disk.size(f"{self.directory}/{name}") for name in names}
+        while names and sizes[names[-1]] == 0:
+            path = f"{self.directory}/{names.pop()}"
+            self.disk.remove(path)
+            self._changes += 1
+            notes.append(f"{path} was empty and is dropped")
+        for name in list(names):
             path = f"{self.directory}/{name}"
-            size = self.disk.size(path)
-            if size != self.segment_bytes:
+            size = sizes[name]
+            if size == self.segment_bytes:
+                continue
+            if self.disk.is_dir(path):
+                names.remove(name)  # Apache looks at files only
+            elif mend_last and name == names[-1] and size < self.segment_bytes:
+                make_segment_file(self.disk, path, self.segment_bytes)
+                notes.append(f"{path} had {size} bytes and gets its full size back")
+            else:
                 raise ForeignFormat(
                     f"{path} has {size} bytes, but the settings say {self.segment_bytes}; "
                     f"start with the segment size that the store was written with, "
@@ -119,7 +132,7 @@ class Segments:
                     f"{self.directory} has a hole: bytes {before + self.segment_bytes} to {after} are missing"
                 )
         self._starts = starts
-        self._known = set(starts)
+        self._paths = {start: self.path(start) for start in starts}
         return notes
 
     @property
@@ -148,25 +161,30 @@ class Segments:
 
     def has(self, offset: int) -> bool:
         """Whether a file covers `offset`."""
-        return self.segment_of(offset) in self._known
+        return offset - offset % self.segment_bytes in self._paths
 
     def path(self, segment: int) -> str:
         """Path of the file that starts at `segment`."""
         return f"{self.directory}/{segment:0{NAME_DIGITS}d}"
 
     def file(self, segment: int) -> File:
-        """The open file that starts at `segment`."""
-        return self._pool.get(self.path(segment))
+        """The open file that starts at `segment`; it must exist."""
+        return self._pool.get(self._paths[segment])
 
-    def create(self, segment: int) -> None:
-        """Create the file that starts at `segment`, full size and sparse. It must be the next one, or the first."""
+    def create(self, segment: int, *, durable: bool = False) -> None:
+        """Create the file that starts at `segment`, full size and sparse. It must be the next one, or the first.
+
+        With `durable` its size survives a power cut at once (its name does with the next sync).
+        """
         assert segment % self.segment_bytes == 0
         assert not self._starts or segment == self.end, f"{self.directory}: {segment} is not next"
         if not self._starts:
             self.disk.make_dirs(self.directory)
-        make_segment_file(self.disk, self.path(segment), self.segment_bytes)
+        path = self.path(segment)
+        make_segment_file(self.disk, path, self.segment_bytes, durable=durable)
+        self._changes += 1
         self._starts.append(segment)
-        self._known.add(segment)
+        self._paths[segment] = path
 
     def close(self) -> None:
         """Close the open files."""
@@ -195,11 +213,12 @@ class Segments:
         return data
 
     def sync_call(self, begin: int, end: int) -> Callable[[], None]:
-        """A blocking call that makes bytes `begin` to `end` durable; to be run off the loop.
+        """A blocking call that makes bytes `begin` to `end` durable, and the names of all files; for a worker thread.
 
         It opens the files anew: the pool may close its own at any time.
         """
         paths = [self.path(s) for s in self._starts if s < end and s + self.segment_bytes > begin]
+        changes = self._changes
 
         def sync() -> None:
             for path in paths:
@@ -211,6 +230,9 @@ class Segments:
                     file.sync()
                 finally:
                     file.close()
+            if self._durable_changes < changes and self.disk.is_dir(self.directory):
+                self.disk.sync_dir(self.directory)
+                self._durable_changes = max(self._durable_changes, changes)
 
         return sync
 
@@ -224,37 +246,41 @@ class Segments:
         """
         removed: list[str] = []
         while self._starts and self._starts[-1] >= end and len(self._starts) > 1:
-            removed.append(self._remove(len(self._starts) - 1))
+            removed.append(self.drop_segment(self._starts[-1]))
         if self._starts and end < self.end:
             file = self.file(self._starts[-1])
             file.truncate(max(0, end - self._starts[-1]))
             file.truncate(self.segment_bytes)
         return removed
 
-    def drop_segment(self, segment: int) -> None:
-        """Remove one file, wherever it is."""
-        self._remove(self._starts.index(segment))
+    def detach(self, segment: int) -> str:
+        """Forget one file, wherever it is; returns its path, for the caller to remove."""
+        self._starts.remove(segment)
+        path = self._paths.pop(segment)
+        self._pool.drop(path)
+        self._changes += 1
+        return path
+
+    def drop_segment(self, segment: int) -> str:
+        """Remove one file, wherever it is; returns its path."""
+        path = self.detach(segment)
+        self.disk.remove(path)
+        return path
 
     def drop_all(self) -> None:
         """Remove all files."""
         while self._starts:
-            self._remove(len(self._starts) - 1)
-
-    def _remove(self, index: int) -> str:
-        segment = self._starts.pop(index)
-        self._known.discard(segment)
-        path = self.path(segment)
-        self._pool.drop(path)
-        self.disk.remove(path)
-        return path
+            self.drop_segment(self._starts[-1])
 
 
-def make_segment_file(disk: Disk, path: str, segment_bytes: int) -> None:
+def make_segment_file(disk: Disk, path: str, segment_bytes: int, *, durable: bool = False) -> None:
     """Create a file of full size; one that is there already keeps its bytes."""
     file = disk.open(path, create=True)
     try:
         if file.size() != segment_bytes:
             file.truncate(segment_bytes)
+        if durable:
+            file.sync()
     finally:
         file.close()
 

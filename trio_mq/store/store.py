@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -23,16 +24,18 @@ from trio_mq.protocol import properties
 from trio_mq.protocol.layout import BLANK_HEADER_SIZE
 from trio_mq.protocol.message import Host, tags_code_of
 from trio_mq.protocol.record import pack, record_size
-from trio_mq.store import retention
 from trio_mq.store.checkpoint import AbortMarker, CheckpointFile, take_lock
+from trio_mq.store.cleaner import Cleaner
 from trio_mq.store.disk import DirectoryLock, Disk
 from trio_mq.store.dispatch import Dispatcher, Stored
 from trio_mq.store.flush import Flusher
 from trio_mq.store.index import KeyIndex
 from trio_mq.store.log import CommitLog
-from trio_mq.store.queues import BaseQueue, QueueTable
+from trio_mq.store.queues import BaseQueue
+from trio_mq.store.queuetable import QueueTable
 from trio_mq.store.reader import Reader
-from trio_mq.store.segments import ColdData
+from trio_mq.store.segments import warmed
+from trio_mq.store.times import Times
 
 log = logging.getLogger("trio_mq.store")
 
@@ -74,16 +77,27 @@ def open_parts(
         raise ConfigError(
             f"cannot use the store folder {root}: {error.strerror}; choose another one with --store"
         ) from error
+    try:
+        return _lay_out(disk, settings, clock, lock, is_batch_topic)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _lay_out(
+    disk: Disk,
+    settings: StoreSettings,
+    clock: Clock,
+    lock: DirectoryLock,
+    is_batch_topic: Callable[[str], bool],
+) -> StoreParts:
+    root = settings.path
     return StoreParts(
         disk=disk,
         root=root,
         settings=settings,
         lock=lock,
-        log=CommitLog(
-            disk,
-            settings.commit_log_dir,
-            settings.mapped_file_size_commit_log,
-        ),
+        log=CommitLog(disk, settings.commit_log_dir, settings.mapped_file_size_commit_log),
         queues=QueueTable(
             disk,
             root,
@@ -118,13 +132,15 @@ class Store:
             parts.queues, parts.index, index_enabled=settings.message_index_enable
         )
         self.dispatcher.dispatched = parts.log.end
-        self.dispatcher.failed = self._write_failed
+        self.cleaner = Cleaner(
+            parts.log, parts.queues, parts.index, self.dispatcher, settings, clock
+        )
+        self.dispatcher.failed = self.cleaner.write_failed
         self.flusher = Flusher(
             parts.log, parts.queues, parts.index, self.dispatcher, parts.checkpoint, settings
         )
         self.flusher.durable_moved = self._durable_moved
-        self.flusher.failed = self._write_failed
-        self._clock = clock
+        self.flusher.failed = self.cleaner.write_failed
         self._host_packed = host.packed
         self._host_flag = 0x20 if host.is_v6 else 0
         #: Records in the staging, in order, and what their sender called them.
@@ -134,12 +150,15 @@ class Store:
         self._hidden: list[Stored] = []
         #: What senders called the records that could not be written; :meth:`commit` fills it.
         self.failed: list[object] = []
-        #: Why no message is taken, None if they are.
-        self.refusal: str | None = None
+        #: How long writes to the log took.
+        self.times = Times("writing to the commit log")
         self._last_ms = 0
         self.is_sync = self.flusher.is_sync
-        #: Called with the new log start after segments expired.
-        self.expired: Callable[[int], None] | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no message is taken, None if they are."""
+        return self.cleaner.refusal
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -167,8 +186,8 @@ class Store:
         commit_log = self.log
         topic = queue.topic_bytes
         sys_flag |= self._host_flag
-        if self.refusal is not None:
-            raise StoreFull(self.refusal)
+        if self.cleaner.refusal is not None:
+            raise StoreFull(self.cleaner.refusal)
         size = record_size(len(body), len(topic), len(props), sys_flag)
         if not commit_log.fits(size):
             self._roll(size)
@@ -205,7 +224,7 @@ class Store:
 
     def make_room(self, size: int) -> None:
         """See to it that the next `size` bytes of records lie in one segment, as a batch has to."""
-        if self.refusal is None and not self.log.fits(size):
+        if self.cleaner.refusal is None and not self.log.fits(size):
             self._roll(size)
 
     def _roll(self, size: int) -> None:
@@ -215,37 +234,37 @@ class Store:
                 f"{self.log.segments.segment_bytes} bytes (mappedFileSizeCommitLog)"
             )
         self.commit()
-        if self.refusal is not None:
-            raise StoreFull(self.refusal)
-        try:
-            self.log.roll()
-        except OSError as error:
-            self._write_failed(error)
-            assert self.refusal is not None
-            raise StoreFull(self.refusal) from error
+        if self.cleaner.refusal is None:
+            try:
+                self.log.roll()
+            except OSError as error:
+                self.cleaner.write_failed(error)
+        if self.cleaner.refusal is not None:
+            raise StoreFull(self.cleaner.refusal)
 
     def commit(self) -> None:
         """Write what is staged. Records that cannot be written are forgotten, their tokens are in :attr:`failed`."""
-        staged = self._staged
+        staged, tokens = self._staged, self._tokens
         if not staged:
             return
+        self._staged, self._tokens = [], []
+        began_s = time.perf_counter()
         try:
             self.log.write_staged()
         except OSError as error:
-            self._write_failed(error)
             self.log.forget_staged()
             for stored in reversed(staged):
                 stored.queue.next_offset = stored.queue_offset
-            self.failed += self._tokens
+            self.failed += tokens
+            self.cleaner.write_failed(error)
+            return
+        self.times.add(time.perf_counter() - began_s)
+        self.flusher.newest_ms = staged[-1].store_timestamp_ms
+        if self.is_sync:
+            self._hidden += staged
+            self.flusher.written()
         else:
-            self.flusher.newest_ms = staged[-1].store_timestamp_ms
-            if self.is_sync:
-                self._hidden += staged
-                self.flusher.written()
-            else:
-                self.dispatcher.apply(staged)
-        self._staged = []
-        self._tokens = []
+            self.dispatcher.apply(staged)
 
     def _durable_moved(self) -> None:
         hidden, durable = self._hidden, self.log.durable.value
@@ -257,13 +276,6 @@ class Store:
             count = sum(1 for s in hidden if s.log_offset + s.size <= durable)
             visible, self._hidden = hidden[:count], hidden[count:]
         self.dispatcher.apply(visible)
-
-    def _write_failed(self, error: OSError) -> None:
-        path = error.filename or self.parts.root
-        self.refusal = (
-            f"the store cannot write to {path}: {error.strerror}; free some room on that disk"
-        )
-        log.error("%s", self.refusal)
 
     # -- looking up ------------------------------------------------------------------------------------------
 
@@ -278,101 +290,69 @@ class Store:
 
     # -- life ------------------------------------------------------------------------------------------------
 
+    async def start(self) -> None:
+        """Leave the abort marker: from now on a sudden end is noticed by the next start.
+
+        After a sudden end, what recovery found may be in the page cache only, and is made durable here or soon.
+        """
+        parts = self.parts
+        commit_log = self.log
+        self._last_ms = await parts.disk.run(partial(_newest_store_time_ms, self.reader, parts))
+        if parts.abort.present:
+            await parts.disk.run(commit_log.segments.sync_call(commit_log.start, commit_log.end))
+            for queue in self.queues:
+                queue.files.doubt()
+            self.index.doubt()
+        try:
+            await parts.disk.run(lambda: parts.abort.create(os.getpid(), parts.root))
+        except OSError as error:
+            raise StoreFull(
+                f"cannot write to the store {parts.root}: {error.strerror}; free some room on that disk"
+            ) from error
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Dispatch, flush and clean until cancelled. A disk that fails ends it: what is durable is unknown then."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.dispatcher.run)
             await nursery.start(self.flusher.run_log)
             await nursery.start(self.flusher.run_derived)
-            nursery.start_soon(self._clean_for_ever)
+            await nursery.start(self.cleaner.run)
             task_status.started()
-
-    async def _clean_for_ever(self) -> None:
-        interval_s = self.parts.settings.clean_resource_interval_ms / 1000
-        while True:
-            await self.clean()
-            await trio.sleep(interval_s)
-
-    async def clean(self) -> None:
-        """Look at the disk, refuse or take messages again, and remove what has expired."""
-        parts = self.parts
-        settings, segments = parts.settings, self.log.segments
-        usage = await parts.disk.run(partial(parts.disk.usage, parts.root))
-        pressure = retention.judge_usage(usage, parts.root, settings)
-        if pressure.refuse != self.refusal:
-            if pressure.refuse is None:
-                log.warning("there is room again on the disk of %s: messages are taken", parts.root)
-            else:
-                log.error("%s", pressure.refuse)
-            self.refusal = pressure.refuse
-        now_ms = self._clock.now_ms()
-        starts = segments.starts
-        if len(starts) < 2:
-            return
-        ages = await parts.disk.run(
-            lambda: [(start, parts.disk.modified_ms(segments.path(start))) for start in starts]
-        )
-        on_schedule = retention.is_cleaning_hour(now_ms, settings.delete_when)
-        expired = retention.expired_segments(
-            ages, now_ms, pressure, on_schedule=on_schedule, settings=settings
-        )
-        for start in expired:
-            log.warning(
-                "log segment %s expires (%s): offsets %d to %d",
-                segments.path(start),
-                "room is short" if pressure.forced else "age",
-                start,
-                start + segments.segment_bytes,
-            )
-            segments.drop_segment(start)
-        if expired:
-            await self.trim()
-
-    async def trim(self) -> None:
-        """Let queues and index follow the start of the log."""
-        start = self.log.start
-        for queue in self.queues:
-            await trio.lowlevel.checkpoint()
-            with_cold = partial(queue.trim, start)
-            await run_warmed(self.parts.disk, with_cold)
-        self.index.expire(start)
-        if self.expired is not None:
-            self.expired(start)
-
-    async def start(self) -> None:
-        """Leave the abort marker: from now on a sudden end is noticed by the next start."""
-        parts = self.parts
-        await parts.disk.run(lambda: parts.abort.create(os.getpid(), parts.root))
 
     async def close(self) -> None:
         """Make everything durable and take the abort marker away. Called after :meth:`run` has ended.
 
-        When messages were refused because of the disk, the marker stays and the next start looks at everything.
+        When messages are refused because of the disk, or something could not be written, the marker stays and the
+        next start looks at everything.
         """
-        parts = self.parts
-        self.commit()
         try:
             with trio.move_on_after(CLOSE_LIMIT_S, shield=True) as scope:
-                await self.flusher.sync_log()
-                self.dispatcher.finish()
-                await self.flusher.sync_derived()
-                self.log.drop_spare()
-                if self.refusal is None:
-                    await parts.disk.run(partial(parts.abort.remove, parts.root))
-                else:
-                    log.warning("the abort marker stays, since the disk refused writes")
+                await self._close_files()
             if scope.cancelled_caught:
                 log.error("closing took more than %g s; the next start recovers", CLOSE_LIMIT_S)
         finally:
-            parts.release()
+            self.parts.release()
 
-
-async def run_warmed(disk: Disk, call: Callable[[], object]) -> None:
-    """Run a synchronous call that may need data from the disk, as often as it takes."""
-    while True:
+    async def _close_files(self) -> None:
+        parts = self.parts
+        self.commit()
         try:
-            call()
-        except ColdData as cold:
-            await disk.run(cold.warm)
-        else:
-            return
+            await self.flusher.sync_log()
+            self.dispatcher.finish()
+            await self.flusher.sync_derived()
+            self.log.drop_spare()
+            if self.refusal is None:
+                await parts.disk.run(partial(parts.abort.remove, parts.root))
+                return
+        except OSError as error:
+            log.error("the store cannot be closed cleanly: %s", error)
+        log.warning("the abort marker stays, since the disk refused writes")
+
+
+def _newest_store_time_ms(reader: Reader, parts: StoreParts) -> int:
+    """Store time of the last message, 0 without one: times never go back, not even over a restart (case C076)."""
+    queue = max(parts.queues, key=lambda queue: queue.indexed_to, default=None)
+    if queue is None or queue.min_offset >= queue.max_offset:
+        return 0
+    last = warmed(partial(queue.log_offset_at, queue.max_offset - 1))
+    return max(0, warmed(partial(reader.store_time_ms, last)))

@@ -1,0 +1,134 @@
+"""All consume queues of a store: which exist, where their files are, and what of them is not written yet.
+
+In: topic names and queue ids. Out: queues. Made by :func:`trio_mq.store.store.open_parts`, filled by recovery from the
+folders it finds, and by the first message of each queue. Source: Apache ConsumeQueueStore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from trio_mq.errors import ConfigError
+from trio_mq.protocol.layout import BATCH_QUEUE_ENTRY_SIZE, PRE_BLANK, QUEUE_ENTRY_SIZE
+from trio_mq.store.disk import Disk
+from trio_mq.store.entries import EntryFiles
+from trio_mq.store.queues import BaseQueue, BatchConsumeQueue, ConsumeQueue
+from trio_mq.store.segments import FilePool, Segments
+
+#: Folders under the store's root.
+SIMPLE_FOLDER = "consumequeue"
+BATCH_FOLDER = "batchconsumequeue"
+
+
+class QueueTable:
+    """All queues of a store, by topic and queue id."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        *,
+        queue_file_bytes: int,
+        batch_file_bytes: int,
+        is_batch_topic: Callable[[str], bool],
+    ) -> None:
+        if batch_file_bytes % BATCH_QUEUE_ENTRY_SIZE:
+            raise ConfigError(
+                f"mapperFileSizeBatchConsumeQueue is {batch_file_bytes} bytes, which is not a multiple of "
+                f"{BATCH_QUEUE_ENTRY_SIZE}, the size of an entry"
+            )
+        self.disk = disk
+        self.pool = FilePool(disk)
+        self._root = root
+        self._queue_file_bytes = -(-queue_file_bytes // QUEUE_ENTRY_SIZE) * QUEUE_ENTRY_SIZE
+        self._batch_file_bytes = batch_file_bytes
+        #: Says whether a topic has batch queues; the broker's topic table knows.
+        self.is_batch_topic = is_batch_topic
+        self._queues: dict[tuple[str, int], BaseQueue] = {}
+        #: Queues with entries that are not in their files yet.
+        self.dirty: set[BaseQueue] = set()
+
+    def __iter__(self) -> Iterator[BaseQueue]:
+        return iter(list(self._queues.values()))
+
+    def get(self, topic: str, queue_id: int) -> BaseQueue | None:
+        """The queue, if it exists."""
+        return self._queues.get((topic, queue_id))
+
+    def obtain(self, topic: str, queue_id: int) -> BaseQueue:
+        """The queue, made when it does not exist; its files come with the first entry."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self.make(topic, queue_id, batch=self.is_batch_topic(topic))
+        return queue
+
+    def make(self, topic: str, queue_id: int, *, batch: bool) -> BaseQueue:
+        """A queue of a given kind, with its files not yet looked at."""
+        folder = BATCH_FOLDER if batch else SIMPLE_FOLDER
+        segments = Segments(
+            self.disk,
+            self.pool,
+            f"{self._root}/{folder}/{topic}/{queue_id}",
+            self._batch_file_bytes if batch else self._queue_file_bytes,
+        )
+        queue: BaseQueue
+        if batch:
+            queue = BatchConsumeQueue(topic, queue_id, EntryFiles(segments, BATCH_QUEUE_ENTRY_SIZE))
+        else:
+            files = EntryFiles(segments, QUEUE_ENTRY_SIZE, filler=PRE_BLANK)
+            queue = ConsumeQueue(topic, queue_id, files)
+        self._queues[topic, queue_id] = queue
+        return queue
+
+    def found(self) -> list[tuple[str, int, bool]]:
+        """Topic, queue id and kind (batch or not) of every queue folder on the disk; other names are passed over."""
+        result: list[tuple[str, int, bool]] = []
+        for folder, batch in ((SIMPLE_FOLDER, False), (BATCH_FOLDER, True)):
+            for topic in self.disk.list_dir(f"{self._root}/{folder}"):
+                of_topic = f"{self._root}/{folder}/{topic}"
+                if not self.disk.is_dir(of_topic):
+                    continue
+                result += [
+                    (topic, int(name), batch)
+                    for name in self.disk.list_dir(of_topic)
+                    if name.isascii()
+                    and name.isdigit()
+                    and name == str(int(name))
+                    and self.disk.is_dir(f"{of_topic}/{name}")
+                ]
+        return result
+
+    def of_topic(self, topic: str) -> list[BaseQueue]:
+        """All queues of one topic."""
+        return [queue for (name, _), queue in self._queues.items() if name == topic]
+
+    def drop_topic(self, topic: str) -> None:
+        """Forget a topic's queues and remove their files."""
+        for queue in self.of_topic(topic):
+            self.drop(queue)
+        for folder in (SIMPLE_FOLDER, BATCH_FOLDER):
+            self.disk.remove_tree(f"{self._root}/{folder}/{topic}")
+
+    def drop(self, queue: BaseQueue) -> None:
+        """Forget one queue and remove its files. Records that are on their way to it get no entries any more."""
+        del self._queues[queue.topic, queue.queue_id]
+        self.dirty.discard(queue)
+        queue.dropped = True
+        queue.files.segments.drop_all()
+        self.disk.remove_tree(queue.files.segments.directory)
+
+    def write_tails(self) -> None:
+        """Write all entries in memory to their files.
+
+        After an OSError the other queues are still written; what is left stays for the next time.
+        """
+        failed: OSError | None = None
+        for queue in list(self.dirty):
+            try:
+                queue.files.write_tail()
+            except OSError as error:
+                failed = failed or error
+            else:
+                self.dirty.discard(queue)
+        if failed is not None:
+            raise failed
