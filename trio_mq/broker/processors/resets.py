@@ -168,9 +168,13 @@ def _body_for(client: Client, table: Mapping[MessageQueue, int]) -> bytes:
     """The offsets as a client reads them: the C++ one knows no objects as keys."""
     if client.language != LanguageCode.CPP:
         return bodies.encode(ResetOffsetBody(table))
-    rows = [{**bodies.unstructure(_row(queue)), "offset": table[queue]} for queue in table]
+    rows = [
+        {
+            "topic": queue.topic,
+            "brokerName": queue.broker_name,
+            "queueId": queue.queue_id,
+            "offset": offset,
+        }
+        for queue, offset in table.items()
+    ]
     return jsondialect.dumps({"offsetTable": rows})
-
-
-def _row(queue: MessageQueue) -> dict[str, str | int]:
-    return {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
