@@ -3,8 +3,8 @@
 In: names and settings from requests, the settings of the broker, and the content of
 ``subscriptionGroup.json``. Out: :class:`SubscriptionGroupConfig` values, refusals with the peers'
 codes, and news of each change, so that the owner saves the table. Called by processors and by
-:mod:`trio_mq.broker.tables`. No IO; the clock only dates changes. Rules: docs of the wire protocol,
-section 3.16; Apache SubscriptionGroupManager of 5.4.0.
+:mod:`trio_mq.broker.tables`. No IO; the clock only dates changes. Format of the file:
+``docs/reference/state-files.md``. Rules: Apache SubscriptionGroupManager of 5.4.0.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ Called by processors and by the listener when a connection closes. Nothing here 
 send their heartbeats again after a restart.
 
 A group has one subscription for all its members: the newest heartbeat wins. Members that disagree
-lose messages without a sign, so a disagreement is reported whenever it changes. Rules: docs of the
-wire protocol, section 3.8; Apache ConsumerManager, ConsumerGroupInfo, ProducerManager,
-ClientManageProcessor.
+lose messages without a sign, so a disagreement is reported whenever it changes. Rules: Apache
+ConsumerManager, ConsumerGroupInfo, ProducerManager, ClientManageProcessor.
 """
 
 from __future__ import annotations

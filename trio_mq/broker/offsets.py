@@ -4,7 +4,7 @@ In: commits, pulls and resets from processors, the bounds of queues, and the con
 ``consumerOffset.json``. Out: offsets (positions in a queue, counted in messages). Called by
 processors and by :mod:`trio_mq.broker.tables`. No IO; the clock only dates changes. Only committed
 offsets are saved; pull offsets and pending resets are gone after a restart, as with the peers.
-Rules: docs of the wire protocol, sections 3.5, 3.7 and 8.2 (222); Apache ConsumerOffsetManager.
+Format of the file: ``docs/reference/state-files.md``. Rules: Apache ConsumerOffsetManager.
 """
 
 from __future__ import annotations

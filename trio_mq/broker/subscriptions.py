@@ -2,7 +2,7 @@
 
 In: the text of a subscription, from a pull request or a heartbeat. Out: a :class:`TagFilter` that
 decides by the number in a queue entry (broker) or by the exact text (client). Called by the pull
-processor and the table of members. Rules: Apache FilterAPI, docs of subscription filters.
+processor and the table of members. Rules: Apache FilterAPI, ExpressionType.
 """
 
 from __future__ import annotations

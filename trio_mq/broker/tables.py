@@ -3,7 +3,7 @@
 In: a table (topics, groups, offsets) and the directory of its file. Out: the table filled from the
 file or its backup, and a :class:`LoadedStateFile` that saves it again. Only loading makes one, so
 nothing is saved before it was loaded. Called when the broker starts, by its periodic saving and
-when it stops. Format: docs of the store, section 5.3; Apache: ConfigManager.
+when it stops. Format: ``docs/reference/state-files.md``; Apache: ConfigManager.
 
 Saving writes ``x.json.tmp``, syncs it, renames a good ``x.json`` to ``x.json.bak``, renames the new
 file to ``x.json`` and syncs the directory. At each step one of the two names that a start looks at

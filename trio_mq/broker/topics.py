@@ -4,7 +4,8 @@ In: names and settings from requests, the settings of the broker, and the conten
 ``topics.json``. Out: :class:`TopicConfig` values, refusals with the peers' codes, and news of each
 change, so that the owner saves the table and tells the name servers. Called by processors, by the
 registration at name servers and by :mod:`trio_mq.broker.tables`. No IO; the clock only dates changes.
-Rules: docs of the wire protocol, section 3.17; Apache TopicConfigManager of 5.4.0.
+Format of the file: ``docs/reference/state-files.md``. Rules: Apache TopicConfigManager,
+TopicValidator and TopicAttributes of 5.4.0.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 In: typed requests and their bodies, closed connections, and a look at the clock now and then. Out:
 replies, and NOTIFY_CONSUMER_IDS_CHANGED (40) to the members of groups that changed. Called by the
-remoting face and by the broker's periodic work. Rules: docs of the wire protocol, sections 3.8 to
-3.10; Apache ClientManageProcessor, DefaultConsumerIdsChangeListener, AdminBrokerProcessor (locks).
+remoting face and by the broker's periodic work. Rules: Apache ClientManageProcessor,
+DefaultConsumerIdsChangeListener, AdminBrokerProcessor (locks).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: typed requests and their bodies. Out: replies. A change is answered once it is saved, so that an
 administrator who was told of a success finds it again after a crash. Called by the remoting face.
-Rules: docs of the wire protocol, sections 3.16, 3.17 and 8.2; Apache AdminBrokerProcessor.
+Rules: Apache AdminBrokerProcessor.
 """
 
 from __future__ import annotations

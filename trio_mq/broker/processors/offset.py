@@ -2,8 +2,7 @@
 
 In: typed requests. Out: replies; queue offsets count messages, times are ms since the epoch. Called
 by the remoting face. A look into the store may raise ColdData; nothing has been changed then, and
-the face asks again. Rules: docs of the wire protocol, section 3.7; Apache ConsumerManageProcessor,
-AdminBrokerProcessor.
+the face asks again. Rules: Apache ConsumerManageProcessor, AdminBrokerProcessor.
 """
 
 from __future__ import annotations

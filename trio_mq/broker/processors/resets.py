@@ -4,7 +4,7 @@ In: INVOKE_BROKER_TO_RESET_OFFSET (222). Out: the offsets that were set, by queu
 them itself and lets the next pull of each queue hear of it; or, with the setting
 useServerSideResetOffset=false, it asks the group's clients to do so (220), as older brokers did.
 Called by the remoting face. A look into the store may raise ColdData; nothing has been changed
-then. Rules: docs of the wire protocol, section 8.2; Apache AdminBrokerProcessor, Broker2Client.
+then. Rules: Apache AdminBrokerProcessor.resetOffsetInner, Broker2Client.resetOffset.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 In: the counters of sends and pulls, and the store. Out: the texts that `mqadmin clusterList` and
 `brokerStatus` print. Called by the remoting face. Rates are averages since an earlier request, so
-nothing runs while nobody asks. Rules: docs of the wire protocol, section 8.2 (28); Apache
-AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.
+nothing runs while nobody asks. Rules: Apache AdminBrokerProcessor.prepareRuntimeInfo,
+StoreStatsService, ClusterListSubCommand.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What administrators ask about a running broker: queues, groups, connections, settings, load.
 
 In: typed requests. Out: replies. Called by the remoting face. A look into the store may raise
-ColdData; the face asks again then. Rules: docs of the wire protocol, section 8.2; Apache
-AdminBrokerProcessor, StoreStatsService (runtime information).
+ColdData; the face asks again then. Rules: Apache AdminBrokerProcessor.
 """
 
 from __future__ import annotations
