@@ -211,17 +211,17 @@ class ConsumerOffsets:
         return [names for key in self._committed if (names := split_key(key))]
 
     def _remove(self, matches: Callable[[tuple[str, str]], bool]) -> bool:
-        def drop(table: dict[str, dict[int, int]]) -> bool:
+        def drop(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
             keys = [key for key in table if (names := split_key(key)) and matches(names)]
-            for key in keys:
-                log.info("offsets of %s removed: %s", key, table.pop(key))
-            return bool(keys)
+            return {key: table.pop(key) for key in keys}
 
         drop(self._pulled)
         drop(self._resets)
         removed = drop(self._committed)
-        self._revision += removed
-        return removed
+        for key, offsets in removed.items():
+            log.info("offsets of %s removed: %s", key, offsets)
+        self._revision += len(removed)
+        return bool(removed)
 
     def wrapper(self) -> ConsumerOffsetWrapper:
         """The table as peers get it."""
