@@ -10,6 +10,7 @@ Format: ``docs/reference/store-format.md``; source: Apache MappedFileQueue, Mapp
 from __future__ import annotations
 
 import logging
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
@@ -100,31 +101,14 @@ class Segments:
         :class:`ForeignFormat` for any other size (Apache: MappedFileQueue.doLoad).
         """
         notes: list[str] = []
-        names = [
-            n for n in self.disk.list_dir(self.directory) if n.isdigit() and len(n) == NAME_DIGITS
-        ]
-        sizes = {name: self.disk.size(f"{self.directory}/{name}") for name in names}
-        while names and sizes[names[-1]] == 0:
+        names = self._names()
+        while names and self.disk.size(f"{self.directory}/{names[-1]}") == 0:
             path = f"{self.directory}/{names.pop()}"
             self.disk.remove(path)
             self._changes += 1
             notes.append(f"{path} was empty and is dropped")
-        for name in list(names):
-            path = f"{self.directory}/{name}"
-            size = sizes[name]
-            if size == self.segment_bytes:
-                continue
-            if self.disk.is_dir(path):
-                names.remove(name)  # Apache looks at files only
-            elif mend_last and name == names[-1] and size < self.segment_bytes:
-                make_segment_file(self.disk, path, self.segment_bytes)
-                notes.append(f"{path} had {size} bytes and gets its full size back")
-            else:
-                raise ForeignFormat(
-                    f"{path} has {size} bytes, but the settings say {self.segment_bytes}; "
-                    f"start with the segment size that the store was written with, "
-                    f"or move the file away if it was cut"
-                )
+        for name in names:
+            notes += self._check(f"{self.directory}/{name}", mend_last and name == names[-1])
         starts = [int(name) for name in names]
         for before, after in pairwise(starts):
             if after - before != self.segment_bytes:
@@ -134,6 +118,34 @@ class Segments:
         self._starts = starts
         self._paths = {start: self.path(start) for start in starts}
         return notes
+
+    def _names(self) -> list[str]:
+        """Names of segment files in order; whatever else lies there is passed over."""
+        return [
+            name
+            for name in self.disk.list_dir(self.directory)
+            if len(name) == NAME_DIGITS
+            and name.isdigit()
+            and not self.disk.is_dir(f"{self.directory}/{name}")
+        ]
+
+    def _check(self, path: str, mend: bool) -> list[str]:
+        """Refuse a file of another size or place, or give it its size if it may be mended."""
+        size, wanted = self.disk.size(path), self.segment_bytes
+        if int(path[-NAME_DIGITS:]) % wanted:
+            raise ForeignFormat(
+                f"{path} does not begin at a multiple of {wanted} bytes, the size in the settings; "
+                f"start with the segment size that the store was written with"
+            )
+        if size == wanted:
+            return []
+        if mend and size < wanted:
+            make_segment_file(self.disk, path, wanted)
+            return [f"{path} had {size} bytes and gets its full size back"]
+        raise ForeignFormat(
+            f"{path} has {size} bytes, but the settings say {wanted}; start with the segment size that "
+            f"the store was written with, or move the file away if it was cut"
+        )
 
     @property
     def starts(self) -> list[int]:
@@ -172,18 +184,19 @@ class Segments:
         return self._pool.get(self._paths[segment])
 
     def create(self, segment: int, *, durable: bool = False) -> None:
-        """Create the file that starts at `segment`, full size and sparse. It must be the next one, or the first.
+        """Create the file that starts at `segment`, full size and sparse: the next one, the first, or a missing one.
 
         With `durable` its size survives a power cut at once (its name does with the next sync).
         """
         assert segment % self.segment_bytes == 0
-        assert not self._starts or segment == self.end, f"{self.directory}: {segment} is not next"
+        next_or_missing = segment <= self.end and segment not in self._paths
+        assert not self._starts or next_or_missing, f"{self.directory}: {segment} is not next"
         if not self._starts:
             self.disk.make_dirs(self.directory)
         path = self.path(segment)
         make_segment_file(self.disk, path, self.segment_bytes, durable=durable)
         self._changes += 1
-        self._starts.append(segment)
+        insort(self._starts, segment)
         self._paths[segment] = path
 
     def close(self) -> None:

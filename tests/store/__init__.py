@@ -1,0 +1,1 @@
+"""Tests of the store, and what they share: see :mod:`tests.store.stores`."""
