@@ -7,27 +7,52 @@ DefaultMessageStore (abort file), StorePathConfigHelper.
 
 from __future__ import annotations
 
+import struct
+from typing import Final
+
 import attrs
 
 from trio_mq.errors import StoreLocked
 from trio_mq.protocol.layout import Checkpoint, pack_checkpoint, unpack_checkpoint
 from trio_mq.store.disk import DirectoryLock, Disk
 
-LOCK_CONTENT = b"lock"
-#: Bytes 40 to 47 of the checkpoint: log offset before which the key index on the disk is whole. Apache leaves
-#: them alone, RocketMQ-Rust keeps the same value there (indexSafePhyOffset).
-_INDEX_SAFE_BYTES = 8
+LOCK_CONTENT: Final = b"lock"
+#: Bytes 40 to 63 of the checkpoint, which Apache leaves alone: see :class:`Marks`. RocketMQ-Rust keeps the same
+#: value as we do in the first eight (indexSafePhyOffset).
+_MARKS: Final = struct.Struct(">qqq")
 
 
-def index_safe_offset(checkpoint: Checkpoint) -> int:
-    """Log offset before which the key index on the disk is whole; 0 when nobody said so."""
-    return int.from_bytes(checkpoint.rest[:_INDEX_SAFE_BYTES], "big", signed=True)
+@attrs.frozen
+class Marks:
+    """What a checkpoint says in bytes that Apache does not use. Both are log offsets.
+
+    `safe_offset`: queue entries and index keys of all records before are on the disk; 0 when nobody says so. It is
+    kept with the queues' time in the checkpoint: when a peer has moved that since, the mark counts no more.
+    `replay_from`: a recovery that began there has not ended, so the next one begins there, too; None otherwise.
+    """
+
+    safe_offset: int = 0
+    replay_from: int | None = None
+
+
+def read_marks(checkpoint: Checkpoint) -> Marks:
+    """The marks in a checkpoint."""
+    safe, logics_ms, replay = _MARKS.unpack_from(checkpoint.rest)
+    if safe < 0 or logics_ms != checkpoint.logics_timestamp_ms:
+        safe = 0
+    return Marks(safe, replay - 1 if replay > 0 else None)
+
+
+def with_marks(checkpoint: Checkpoint, marks: Marks) -> Checkpoint:
+    """A checkpoint with other marks."""
+    replay = 0 if marks.replay_from is None else marks.replay_from + 1
+    packed = _MARKS.pack(marks.safe_offset, checkpoint.logics_timestamp_ms, replay)
+    return attrs.evolve(checkpoint, rest=packed + checkpoint.rest[_MARKS.size :])
 
 
 def with_index_safe_offset(checkpoint: Checkpoint, log_offset: int) -> Checkpoint:
-    """A checkpoint that says how far the key index on the disk is whole."""
-    rest = log_offset.to_bytes(_INDEX_SAFE_BYTES, "big", signed=True)
-    return attrs.evolve(checkpoint, rest=rest + checkpoint.rest[_INDEX_SAFE_BYTES:])
+    """A checkpoint that says how far queues and key index on the disk are whole."""
+    return with_marks(checkpoint, Marks(log_offset))
 
 
 class CheckpointFile:

@@ -34,7 +34,6 @@ from trio_mq.store.log import CommitLog
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.queuetable import QueueTable
 from trio_mq.store.reader import Reader
-from trio_mq.store.segments import warmed
 from trio_mq.store.times import Times
 
 log = logging.getLogger("trio_mq.store")
@@ -152,7 +151,7 @@ class Store:
         self.failed: list[object] = []
         #: How long writes to the log took.
         self.times = Times("writing to the commit log")
-        self._last_ms = 0
+        self._last_ms = parts.log.newest_ms
         self.is_sync = self.flusher.is_sync
 
     @property
@@ -291,18 +290,8 @@ class Store:
     # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Leave the abort marker: from now on a sudden end is noticed by the next start.
-
-        After a sudden end, what recovery found may be in the page cache only, and is made durable here or soon.
-        """
+        """Leave the abort marker: from now on a sudden end is noticed by the next start."""
         parts = self.parts
-        commit_log = self.log
-        self._last_ms = await parts.disk.run(partial(_newest_store_time_ms, self.reader, parts))
-        if parts.abort.present:
-            await parts.disk.run(commit_log.segments.sync_call(commit_log.start, commit_log.end))
-            for queue in self.queues:
-                queue.files.doubt()
-            self.index.doubt()
         try:
             await parts.disk.run(lambda: parts.abort.create(os.getpid(), parts.root))
         except OSError as error:
@@ -347,12 +336,3 @@ class Store:
         except OSError as error:
             log.error("the store cannot be closed cleanly: %s", error)
         log.warning("the abort marker stays, since the disk refused writes")
-
-
-def _newest_store_time_ms(reader: Reader, parts: StoreParts) -> int:
-    """Store time of the last message, 0 without one: times never go back, not even over a restart (case C076)."""
-    queue = max(parts.queues, key=lambda queue: queue.indexed_to, default=None)
-    if queue is None or queue.min_offset >= queue.max_offset:
-        return 0
-    last = warmed(partial(queue.log_offset_at, queue.max_offset - 1))
-    return max(0, warmed(partial(reader.store_time_ms, last)))
