@@ -1,126 +1,212 @@
 """What a start does with what a scan found. Pure: values in, values out, nothing read and nothing changed.
 
-Rules: Apache CommitLog.recoverNormally, recoverAbnormally, isMappedFileMatchedRecover; where we go further (an
-earlier start, the index kept up to what is known to be whole) the comment says why.
+Rules: Apache CommitLog.recoverNormally, recoverAbnormally, isMappedFileMatchedRecover; where we go further (a start
+from what is really on the disk, an index without holes) the comment says why. ``docs/explanation/recovery.md`` tells
+the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import attrs
 
 from trio_mq.protocol.layout import Checkpoint
 from trio_mq.protocol.verdict import Verdict, Whole
-from trio_mq.recovery.scan import QueueTail
-from trio_mq.store.checkpoint import index_safe_offset
+from trio_mq.recovery.scan import IndexState, QueueTail
+
+#: Apache moves the queues' time in the checkpoint with each entry, but syncs queue files this much later at worst.
+FOREIGN_LAG_MS: Final = 60_000
 
 
 @attrs.frozen
 class Found:
-    """What a look at the files gave, before the log is walked."""
+    """What a look at the files gave, before the log is walked.
+
+    `safe_offset`: every record before has its queue entries and keys on the disk; 0 when nobody says so.
+    `replay_from`: where a replay began that did not end. `last_indexed`: log offset of the furthest record that a
+    queue knows, when the log has it; else None.
+    `first_records` has what each segment begins with; empty when a clean stop makes that needless.
+    """
 
     clean: bool
     checkpoint: Checkpoint
     segments: Sequence[int]
-    first_records: Mapping[int, Verdict]
-    tails: Sequence[QueueTail]
-    index_begin: Sequence[int] = ()
-    index_end: int = -1
-    #: Whether a record lies where the furthest queue entry ends its own; only then a clean start trusts the queues.
-    last_indexed_offset: int | None = None
+    segment_bytes: int
+    tails: Sequence[QueueTail] = ()
+    safe_offset: int = 0
+    replay_from: int | None = None
+    last_indexed: int | None = None
+    first_records: Mapping[int, Verdict] = attrs.field(factory=dict)
+    index: IndexState | None = None
 
     @property
     def dispatched_to(self) -> int:
-        """End of the furthest record that any queue knows, -1 without queues."""
+        """End of the furthest record that any queue knows, -1 without one."""
         return max((tail.indexed_to for tail in self.tails), default=-1)
+
+    @property
+    def known_end(self) -> int:
+        """Offset that the log reaches at least, as far as one can tell without walking it."""
+        begun = [s for s, record in self.first_records.items() if isinstance(record, Whole)]
+        return max(
+            self.dispatched_to,
+            self.index.end_offset if self.index is not None and not self.index.foreign else -1,
+            *begun,
+        )
 
 
 @attrs.frozen
 class StartPlan:
-    """Where the walk over the log begins, and from where on the index is filled again."""
+    """Where the walk over the log begins, and why.
+
+    Keys of records from `index_from` on are inserted again; None keeps the index as it is.
+    """
 
     walk_from: int
-    index_from: int
+    index_from: int | None
     why: str
 
 
 def plan_start(found: Found) -> StartPlan:
     """Where to begin. Beginning too early only costs time: what is known already is not added twice."""
-    if not found.segments:
-        return StartPlan(0, 0, "there is no log")
-    first = found.segments[0]
-    index_from = _index_from(found)
-    if found.clean and found.last_indexed_offset is not None:
-        begin, why = found.last_indexed_offset, "the last record that a queue knows"
-    else:
-        begin, why = _segment(found)
-        progress = found.dispatched_to
-        if not found.clean and begin > progress:
-            # Times in the checkpoint may run ahead of the queues on the disk (cases C007, C026).
-            begin, why = _containing(found.segments, progress), "the segment that the queues end in"
+    assert found.segments, "without a log there is nothing to walk"
+    begin, why = _queues_from(found)
     holes = [tail.indexed_to for tail in found.tails if tail.hole]
-    if holes and min(holes) < begin:
-        begin, why = _containing(found.segments, min(holes)), "a queue has a hole"
-    if index_from < begin:
-        begin, why = max(first, index_from), "the index is whole up to there"
+    if holes and containing(found.segments, min(holes)) < begin:
+        begin, why = containing(found.segments, min(holes)), "a queue has a hole"
+    index_from = _index_from(found)
+    if index_from is not None and index_from < begin:
+        begin, why = index_from, "the index is whole up to there"
+    if not any(s <= begin < s + found.segment_bytes for s in found.segments):
+        begin = containing(found.segments, begin)
     return StartPlan(begin, index_from, why)
 
 
-def _segment(found: Found) -> tuple[int, str]:
-    """The segment to begin with: the last one whose first record is known to be dispatched."""
-    limit_ms = found.checkpoint.min_timestamp_ms
+def _queues_from(found: Found) -> tuple[int, str]:
+    """Where queues may begin to lack entries."""
+    progress = found.dispatched_to
+    if found.replay_from is not None:
+        return found.replay_from, "a recovery that began there has not ended"
+    if found.clean and found.last_indexed is not None:
+        return found.last_indexed, "the last record that a queue knows"
+    if found.safe_offset > 0 and _reaches(found, found.safe_offset):
+        return min(found.safe_offset, progress), "everything before was synced"
+    if progress < 0:
+        return found.segments[0], "no queue knows a record"
+    begin, why = _by_time(found)
+    if begin > progress:
+        # Times in the checkpoint may run ahead of the queues on the disk (cases C007, C026).
+        begin, why = containing(found.segments, progress), "the segment that the queues end in"
+    return begin, why
+
+
+def _reaches(found: Found, offset: int) -> bool:
+    """Whether queues know records up to an offset, the end of a segment left aside, which is no record."""
+    progress = found.dispatched_to
+    at_start = offset % found.segment_bytes == 0 and found.last_indexed is not None
+    return progress >= offset or (at_start and progress > offset - found.segment_bytes)
+
+
+def _by_time(found: Found) -> tuple[int, str]:
+    """The last segment that begins with a record of which the checkpoint knows that queues have it.
+
+    A checkpoint without times (a store that only copied from another one, case C008; a power cut, case C017) says
+    nothing: then the queues' own progress counts, less one segment, since their last entries may not be synced.
+    """
+    times_ms = found.checkpoint.min_timestamp_ms
+    if times_ms == 0:
+        before = [s for s in found.segments if s <= found.dispatched_to][-2:]
+        return (before or found.segments)[0], "the segment before the one that the queues end in"
+    limit_ms = times_ms if found.clean else times_ms - FOREIGN_LAG_MS
     for segment in reversed(found.segments):
         record = found.first_records.get(segment)
-        if not isinstance(record, Whole) or not record.store_timestamp_ms:
-            continue
-        if found.clean and record.log_offset <= found.dispatched_to:
-            return segment, "the last segment that queues know"
-        if not found.clean and record.store_timestamp_ms <= limit_ms:
+        if isinstance(record, Whole) and 0 < record.store_timestamp_ms <= limit_ms:
             return segment, "the last segment older than the checkpoint"
     return found.segments[0], "the first segment"
 
 
-def _containing(segments: Sequence[int], offset: int) -> int:
+def is_boundary(found: Found, offset: int) -> bool:
+    """Whether a record surely begins or ends at an offset, though there may be none: what a walk may start from."""
+    known = found.last_indexed is not None and offset == found.dispatched_to
+    return known or offset in found.segments
+
+
+def containing(segments: Sequence[int], offset: int) -> int:
     """The last segment that begins at or before an offset, else the first."""
     return max((s for s in segments if s <= offset), default=segments[0])
 
 
-def _index_from(found: Found) -> int:
-    """Log offset from which on keys have to be inserted again.
+def earlier(segments: Sequence[int], offset: int, steps: int) -> int:
+    """Where to begin instead of `offset`: the start of its segment, or `steps` segments before that."""
+    at = segments.index(containing(segments, offset))
+    return segments[at] if segments[at] < offset else segments[max(0, at - steps)]
+
+
+def _index_from(found: Found) -> int | None:
+    """Log offset from which on keys have to be inserted again; None when the index can stay as it is.
 
     After a crash Apache drops every index file that is newer than the checkpoint, and the keys in it are lost. We
-    keep entries up to the offset that a sync has covered, or fill the dropped files again (case C031).
+    insert them again (case C031), or keep what a sync has covered.
     """
-    if found.index_end < 0:
-        return found.segments[0]
+    index, first = found.index, found.segments[0]
+    if index is None:
+        return None
+    if index.foreign:
+        return first
+    from_offset: int | None = None
+    if index.whole_to is not None:
+        from_offset = max(first, index.whole_to)
     if found.clean:
-        return found.index_end + 1
-    safe = index_safe_offset(found.checkpoint)
-    if safe > 0:
-        return min(safe, found.index_end + 1)
-    return min(found.index_begin, default=found.segments[0])
+        return from_offset
+    if found.safe_offset > 0:
+        unsynced = found.safe_offset
+    else:
+        limit_ms = found.checkpoint.index_timestamp_ms
+        newer = [s.begin_offset for s in index.spans if s.end_ms > limit_ms]
+        unsynced = min(newer, default=index.end_offset)
+    unsynced = max(first, unsynced)
+    return unsynced if from_offset is None else min(unsynced, from_offset)
 
 
 @attrs.frozen
 class EndPlan:
-    """Where the log ends, and whether bytes behind that are cut away."""
+    """Where the log ends, what is cut away behind that, and what becomes of the index.
+
+    `cut_bytes` were written there, and `reason` says why they do not count; None when nothing was. `keep_copy`
+    when they may have been messages. `index_to`: keys of records from there on go; None when there are none.
+    """
 
     log_end: int
-    cut_bytes: int
-    reason: str | None
-    drop_index: bool
+    cut_bytes: int = 0
+    reason: str | None = None
+    keep_copy: bool = False
+    index_to: int | None = None
 
 
-def plan_end(found: Found, walked_to: int, written_end: int, reason: str | None) -> EndPlan:
-    """What to do at the end of the walk. `written_end` is the end of the last file.
-
-    Without any segment the log goes on behind everything that a queue ever knew, so that no log offset and no
-    queue offset is given twice (case C053).
-    """
+def plan_end(
+    found: Found, log_end: int, written_end: int, reason: str | None, *, damaged: bool
+) -> EndPlan:
+    """What to do at the end of the walk. `written_end` is the end of what is not zero in the files."""
+    cut_bytes = max(0, written_end - log_end)
+    if reason is None and cut_bytes:
+        # Pages of the log were lost, but not all behind them.
+        reason, damaged = f"at offset {log_end}: nothing was written here, but behind it", True
+    behind = found.index is not None and found.index.end_offset >= log_end
     return EndPlan(
-        log_end=walked_to,
-        cut_bytes=max(0, written_end - walked_to) if reason else 0,
+        log_end=log_end,
+        cut_bytes=cut_bytes,
         reason=reason,
-        drop_index=found.index_end >= walked_to and found.clean,
+        keep_copy=damaged and cut_bytes > 0,
+        index_to=log_end if behind else None,
     )
+
+
+def end_without_log(found: Found) -> int:
+    """Where a log without any file goes on: behind everything that a queue ever knew (case C053).
+
+    So no log offset is given twice, and queue offsets go on as well.
+    """
+    known = max(found.dispatched_to, 0)
+    return -(-known // found.segment_bytes) * found.segment_bytes

@@ -39,9 +39,9 @@ class RecoveryReport:
 
     def line(self) -> str:
         """For the log."""
-        exit_text = "a clean stop" if self.clean else f"a crash ({self.why_careful})"
+        exit_text = "after a clean stop" if self.clean else f"carefully, since {self.why_careful}"
         text = (
-            f"recovered after {exit_text}: log {self.log_start} to {self.log_end}, "
+            f"recovered {exit_text}: log {self.log_start} to {self.log_end}, "
             f"{self.queues} queues, {self.records} records read from {self.walked_from}"
             f"{f' ({self.walk_reason})' if self.records else ''}"
         )

@@ -1,18 +1,17 @@
-"""Looking at a store's files without changing them: where each queue ends, and which records the log holds.
+"""Looking at a store's files without changing them: where each queue ends, what lies at an offset, whose index it is.
 
-In: the parts of a store. Out: :class:`QueueTail` values, and the log's records one window after the other, each
-with a verdict of :mod:`trio_mq.protocol.verdict`. Called by :mod:`trio_mq.recovery.recover`; reads are made off the
-loop, the looking is done on it in slices, so that a stop is noticed at once.
-Sources: Apache ConsumeQueue.recover, BatchConsumeQueue.recover, CommitLog.recoverNormally.
+In: the parts of a store. Out: :class:`QueueTail`, :class:`IndexState` and verdicts of
+:mod:`trio_mq.protocol.verdict`. Everything here blocks and belongs in a worker thread; it is called by
+:mod:`trio_mq.recovery.recover`. The log itself is walked by :mod:`trio_mq.recovery.walk`.
+Sources: Apache ConsumeQueue.recover, BatchConsumeQueue.recover, IndexService.load.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from functools import partial
+from collections.abc import Iterator
+from typing import Final
 
 import attrs
-import trio
 
 from trio_mq.protocol.layout import (
     BATCH_QUEUE_ENTRY,
@@ -20,240 +19,305 @@ from trio_mq.protocol.layout import (
     PRE_BLANK_SIZE,
     QUEUE_ENTRY,
     QUEUE_ENTRY_SIZE,
+    BatchQueueEntry,
+    index_key_hash,
 )
-from trio_mq.protocol.verdict import Blank, Damaged, Torn, Verdict, Whole, check
+from trio_mq.protocol.record import keys_for_index
+from trio_mq.protocol.verdict import Torn, Verdict, Whole, check
+from trio_mq.recovery.walk import RECORD_LIMIT_BYTES, claimed_size
+from trio_mq.store.index import KeyIndex
+from trio_mq.store.indexfile import IndexFile
 from trio_mq.store.log import CommitLog
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.segments import Segments
 
-#: Bytes of the log read at once; a record that is larger is read by itself.
-WINDOW_BYTES = 4 * 1024 * 1024
-#: Records looked at between two checkpoints of the loop.
-SLICE_RECORDS = 2000
-#: Files at the end of a queue whose entries are all looked at after a crash.
-QUEUE_FILES = 3
+#: Files at the end of a queue whose entries are all looked at after a crash (Apache looks at as many).
+QUEUE_FILES: Final = 3
+#: Entries looked at in one go.
+CHUNK_ENTRIES: Final = 3000
+#: Entries behind the end of a queue that have to be empty after a clean stop; else the whole file is looked at.
+BEHIND_ENTRIES: Final = 200
+#: Entries of an index file that are compared with the log, to tell whether the two belong together.
+INDEX_SAMPLES: Final = 4
+
+
+# -- queues --------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class QueueTail:
-    """What a queue's files hold: bytes of valid entries, and where the log records of them end.
+    """What a queue's files hold. Positions are bytes of the queue, offsets bytes of the log.
 
-    `hole` says that valid entries follow invalid ones: then entries before the end are missing. For batch queues
-    `max_offset` is that of the messages.
+    The valid entries end at `end_bytes`; blank ones, which fill holes, count. `last_log_offset` and `indexed_to`
+    are begin and end of the last record that has an entry, -1 without one. `hole` says that valid entries follow
+    invalid ones: then some before them are missing.
     """
 
     end_bytes: int
-    indexed_to: int
-    max_offset: int
+    last_log_offset: int = -1
+    indexed_to: int = -1
+    max_offset: int = 0
     hole: bool = False
 
 
 def scan_queue(queue: BaseQueue, *, thorough: bool) -> QueueTail:
-    """The valid entries of one queue. Blocking, for a worker thread.
+    """The valid entries of one queue.
 
-    After a clean stop the end is found by bisection in the last file; otherwise the last files are looked through.
+    After a clean stop the end is found by bisection in the last file that has entries; `thorough`, or when
+    something lies behind that end, all entries of the last files are looked at.
     """
-    segments = queue.files.segments
+    segments, entry_bytes = queue.files.segments, queue.files.entry_bytes
     if segments.empty:
-        return QueueTail(0, -1, 0)
-    scan = _scan_batch if queue.is_batch else _scan_simple
+        return QueueTail(0)
+    hole = False
+    end = None if thorough else _bisect_end(segments, entry_bytes)
+    if end is None:
+        end, hole = _walk_end(segments, entry_bytes)
+    last_log_offset, indexed_to, max_offset = last_record(segments, entry_bytes, end)
+    return QueueTail(end, last_log_offset, indexed_to, max_offset, hole)
+
+
+def _bisect_end(segments: Segments, entry_bytes: int) -> int | None:
+    """End of the valid entries when none is missing before it; None when that is in doubt."""
+    for start in reversed(segments.starts):
+        low, high = 0, segments.segment_bytes // entry_bytes
+        while low < high:
+            middle = (low + high) // 2
+            if _is_valid(segments.read(entry_bytes, start + middle * entry_bytes)):
+                low = middle + 1
+            else:
+                high = middle
+        end = start + low * entry_bytes
+        left = start + segments.segment_bytes - end
+        if left and not _is_zero(segments.read(min(left, BEHIND_ENTRIES * entry_bytes), end)):
+            return None
+        if low:
+            return end
+    return segments.start
+
+
+def _walk_end(segments: Segments, entry_bytes: int) -> tuple[int, bool]:
+    """End of the valid entries of the last files, and whether valid ones follow behind."""
     starts = segments.starts
-    if not thorough:
-        for start in reversed(starts):
-            tail = scan(segments, start, _bisect_end(segments, start, queue.files.entry_bytes))
-            if tail is not None:
-                return tail
-        return QueueTail(segments.start, -1, segments.start // QUEUE_ENTRY_SIZE)
-    first = starts[-QUEUE_FILES] if len(starts) >= QUEUE_FILES else starts[0]
-    found: QueueTail | None = None
-    for start in starts[starts.index(first) :]:
-        end, hole = _valid_end(segments, start, queue.files.entry_bytes)
-        tail = scan(segments, start, end)
-        found = tail or found
-        if hole and found is not None:
-            return attrs.evolve(found, hole=True)
-        if end < start + segments.segment_bytes:
-            break
-    if found is not None:
-        return found
-    return QueueTail(
-        segments.start, -1, 0 if queue.is_batch else segments.start // QUEUE_ENTRY_SIZE
-    )
+    first = max(0, len(starts) - QUEUE_FILES)
+    while True:
+        end, hole = _end_from(segments, starts[first:], entry_bytes)
+        if end > starts[first] or first == 0:
+            return end, hole
+        first -= 1  # nothing in all those files: the end is further back
 
 
-def _entry_valid(data: bytes, entry_bytes: int) -> bool:
-    log_offset, size = QUEUE_ENTRY.unpack_from(data)[:2]
-    if entry_bytes == QUEUE_ENTRY_SIZE:
+def _end_from(segments: Segments, starts: list[int], entry_bytes: int) -> tuple[int, bool]:
+    end, over = starts[0], False
+    for start in starts:
+        over = over or start != end
+        for chunk in _chunks(segments, start, start + segments.segment_bytes, entry_bytes):
+            valid = 0
+            if not over:
+                valid = valid_entries(chunk, entry_bytes)
+                end += valid * entry_bytes
+                over = valid * entry_bytes < len(chunk)
+            if over and _any_valid(chunk[valid * entry_bytes :], entry_bytes):
+                return end, True
+    return end, False
+
+
+def _chunks(segments: Segments, begin: int, end: int, entry_bytes: int) -> Iterator[bytes]:
+    size = CHUNK_ENTRIES * entry_bytes
+    for position in range(begin, end, size):
+        yield segments.read(min(size, end - position), position)
+
+
+#: For each size of entries: groups of bytes that must not all be zero, and bytes whose top bit is a sign.
+_NOT_ZERO: Final = {
+    QUEUE_ENTRY_SIZE: ((8, 9, 10, 11),),
+    BATCH_QUEUE_ENTRY_SIZE: ((8, 9, 10, 11), (36, 37)),
+}
+_SIGNS: Final = {QUEUE_ENTRY_SIZE: (0, 8), BATCH_QUEUE_ENTRY_SIZE: (0, 8, 28, 36)}
+
+
+def valid_entries(data: bytes, entry_bytes: int) -> int:
+    """How many valid entries `data` begins with; see :func:`_is_valid`.
+
+    The test is made on whole columns of bytes at once, since a start may look at millions of entries.
+    """
+    count = len(data) // entry_bytes
+    valid = count
+    for group in _NOT_ZERO[entry_bytes]:
+        joined = 0
+        for at in group:
+            joined |= int.from_bytes(data[at::entry_bytes], "big")
+        zero = joined.to_bytes(count, "big").find(0)
+        if zero >= 0:
+            valid = min(valid, zero)
+    for at in _SIGNS[entry_bytes]:
+        signs = data[at::entry_bytes]
+        if not signs.isascii():
+            valid = min(valid, next(n for n, byte in enumerate(signs) if byte > 127))
+    return valid
+
+
+def _is_valid(entry: bytes) -> bool:
+    """Whether one entry is valid: log offset at least 0, size above 0; in batches base offset and count, too."""
+    log_offset, size, _ = QUEUE_ENTRY.unpack_from(entry)
+    if log_offset < 0 or size <= 0 or len(entry) == QUEUE_ENTRY_SIZE:
         return bool(log_offset >= 0 and size > 0)
-    _, _, _, _, base, count, _, _ = BATCH_QUEUE_ENTRY.unpack(data)
-    return bool(log_offset >= 0 and size > 0 and base >= 0 and count > 0)
+    return BatchQueueEntry._make(BATCH_QUEUE_ENTRY.unpack(entry)).is_valid
 
 
-def _bisect_end(segments: Segments, start: int, entry_bytes: int) -> int:
-    """End of the valid entries of one file, when no invalid one lies between them."""
-    low, high = 0, segments.segment_bytes // entry_bytes
+def _any_valid(data: bytes, entry_bytes: int) -> bool:
+    if _is_zero(data):
+        return False
+    return any(_is_valid(data[at : at + entry_bytes]) for at in range(0, len(data), entry_bytes))
+
+
+def _is_zero(data: bytes) -> bool:
+    return data == bytes(len(data))
+
+
+def last_record(segments: Segments, entry_bytes: int, end: int) -> tuple[int, int, int]:
+    """Begin and end in the log of the last record with an entry before `end` (-1 without one), and the max offset."""
+    if entry_bytes == BATCH_QUEUE_ENTRY_SIZE:
+        if end == segments.start:
+            return -1, -1, 0
+        entry = BATCH_QUEUE_ENTRY.unpack(segments.read(entry_bytes, end - entry_bytes))
+        return entry[0], entry[0] + entry[1], entry[4] + entry[5]
+    for start in reversed([s for s in segments.starts if s < end]):
+        position = min(end, start + segments.segment_bytes)
+        while position > start:
+            size = min(CHUNK_ENTRIES * entry_bytes, position - start)
+            position -= size
+            real = [
+                entry
+                for entry in QUEUE_ENTRY.iter_unpack(segments.read(size, position))
+                if entry[1] != PRE_BLANK_SIZE
+            ]
+            if real:
+                return real[-1][0], real[-1][0] + real[-1][1], end // entry_bytes
+    return -1, -1, end // entry_bytes
+
+
+def position_of(queue: BaseQueue, log_offset: int) -> int:
+    """Position of the first entry of a record at or behind `log_offset`, else the queue's written end."""
+    files = queue.files
+    low, high = files.segments.start // files.entry_bytes, files.written // files.entry_bytes
     while low < high:
         middle = (low + high) // 2
-        if _entry_valid(segments.read(entry_bytes, start + middle * entry_bytes), entry_bytes):
+        # A blank entry says log offset 0, so it counts to what is before it.
+        entry = files.segments.read(files.entry_bytes, middle * files.entry_bytes)
+        if int.from_bytes(entry[:8], "big") < log_offset:
             low = middle + 1
         else:
             high = middle
-    return start + low * entry_bytes
+    return low * files.entry_bytes
 
 
-def _valid_end(segments: Segments, start: int, entry_bytes: int) -> tuple[int, bool]:
-    """End of the valid entries from the file's start, and whether valid ones follow behind."""
-    data = segments.read(segments.segment_bytes, start)
-    if entry_bytes == QUEUE_ENTRY_SIZE:
-        valid = [a >= 0 and size > 0 for a, size, _ in QUEUE_ENTRY.iter_unpack(data)]
-    else:
-        valid = [
-            e[0] >= 0 and e[1] > 0 and e[4] >= 0 and e[5] > 0
-            for e in BATCH_QUEUE_ENTRY.iter_unpack(data)
-        ]
-    if all(valid):
-        return start + len(data), False
-    first_bad = valid.index(False)
-    return start + first_bad * entry_bytes, any(valid[first_bad:])
-
-
-def _scan_simple(segments: Segments, start: int, end: int) -> QueueTail | None:
-    """The tail, if the file has a real entry in its valid part; fillers alone do not count."""
-    position = end
-    while position > start:
-        chunk = min(64 * QUEUE_ENTRY_SIZE, position - start)
-        position -= chunk
-        entries = list(QUEUE_ENTRY.iter_unpack(segments.read(chunk, position)))
-        real = [offset + size for offset, size, _ in entries if size != PRE_BLANK_SIZE]
-        if real:
-            return QueueTail(end, real[-1], end // QUEUE_ENTRY_SIZE)
-    return None
-
-
-def _scan_batch(segments: Segments, start: int, end: int) -> QueueTail | None:
-    if end == start:
-        return None
-    last = BATCH_QUEUE_ENTRY.unpack(
-        segments.read(BATCH_QUEUE_ENTRY_SIZE, end - BATCH_QUEUE_ENTRY_SIZE)
-    )
-    return QueueTail(end, last[0] + last[1], last[4] + last[5])
-
-
-def first_record(log: CommitLog, segment: int, *, check_crc: bool) -> Verdict:
-    """What the first bytes of a segment are. Blocking, for a worker thread."""
-    segments = log.segments
-    return _at(segments, segment, segment, b"", segment, check_crc=check_crc)
+# -- the log -------------------------------------------------------------------------------------------------
 
 
 def record_at(log: CommitLog, offset: int, *, check_crc: bool) -> Verdict:
-    """What lies at an offset of the log. Blocking, for a worker thread."""
-    return _at(
-        log.segments, log.segments.segment_of(offset), offset, b"", offset, check_crc=check_crc
-    )
-
-
-def _at(
-    segments: Segments, segment: int, offset: int, window: bytes, window_at: int, *, check_crc: bool
-) -> Verdict:
-    """The verdict on one position, reading as much as the record there claims (never more than the segment)."""
-    segment_end = segment + segments.segment_bytes
-    room = segment_end - offset
+    """What lies at an offset of the log, reading no more than a record there claims."""
+    segments = log.segments
+    if not segments.has(offset):
+        return Torn(f"no file has offset {offset}")
+    room = segments.segment_of(offset) + segments.segment_bytes - offset
     head = segments.read(min(8, room), offset)
-    size = int.from_bytes(head[:4], "big", signed=True) if len(head) >= 4 else 0
-    data = (
-        segments.read(size, offset) if 0 < size <= room and head[4:7] == b"\xda\xa3\x20" else head
-    )
-    if len(data) < room and size > room:
-        return Torn(f"record claims {size} bytes, {room} are left", size)
+    size = claimed_size(head, 0)
+    if not 0 < size <= min(room, RECORD_LIMIT_BYTES):
+        size = len(head)
+    data = segments.read(size, offset)
     return check(data, 0, len(data), check_crc=check_crc, expected_offset=offset)
 
 
-def _claim(window: bytes, at: int) -> int:
-    """Bytes that a record says to have; 0 for anything that is no record, which is never read for its size."""
-    if window[at + 4 : at + 7] != b"\xda\xa3\x20":
-        return 0
-    return int.from_bytes(window[at : at + 4], "big", signed=True)
+def written_behind(segments: Segments, offset: int) -> int:
+    """End of what is written behind `offset`: the last byte before a mebibyte of zeros, or `offset` itself."""
+    step = 1024 * 1024
+    end = offset
+    for start in segments.starts:
+        position = max(start, offset)
+        while position < start + segments.segment_bytes:
+            piece = segments.read(min(step, start + segments.segment_bytes - position), position)
+            used = len(piece.rstrip(b"\0"))
+            if not used:
+                break
+            end = position + used
+            position += len(piece)
+    return end
 
 
-@attrs.define
-class Walk:
-    """Reads the log from an offset to the end of what is valid. After iterating, `end` and `reason` say where
-    and why it stopped; `reason` is None when nothing was written there."""
+# -- the index -----------------------------------------------------------------------------------------------
 
-    log: CommitLog
-    start: int
-    check_crc: bool = True
-    end: int = attrs.field(init=False)
-    reason: str | None = attrs.field(init=False, default=None)
-    records: int = attrs.field(init=False, default=0)
-    missing: list[tuple[int, int]] = attrs.field(init=False, factory=list)
 
-    def __attrs_post_init__(self) -> None:
-        self.end = self.start
+@attrs.frozen
+class IndexSpan:
+    """What one index file holds: log offsets of its first and last record, store time of the last."""
 
-    async def slices(self) -> AsyncIterator[list[Whole]]:
-        """The valid records in order, some at a time."""
-        segments = self.log.segments
-        for segment in segments.starts:
-            segment_end = segment + segments.segment_bytes
-            if segment_end <= self.start:
-                continue
-            if segment > self.end and self.end > self.start:
-                # A file between two others is gone: what is behind it is as good as before.
-                self.missing.append((self.end, segment))
-            self.end = max(segment, self.start)
-            finished = True
-            async for records, goes_on in self._segment(segment_end):
-                yield records
-                finished = goes_on
-            if not finished:
-                return
+    begin_offset: int
+    end_offset: int
+    end_ms: int
 
-    async def _segment(self, segment_end: int) -> AsyncIterator[tuple[list[Whole], bool]]:
-        """Slices of one segment; the flag says whether the walk may go on with the next one."""
-        segments, disk = self.log.segments, self.log.disk
-        wanted = WINDOW_BYTES
-        while self.end < segment_end:
-            window = await disk.run(
-                partial(segments.read, min(wanted, segment_end - self.end), self.end)
-            )
-            at, room = 0, len(window)
-            records: list[Whole] = []
-            asked, wanted = wanted, WINDOW_BYTES
-            while at < room:
-                if self.end + room - at < segment_end and room - at < 8:
-                    break  # the head of the record is in the next window
-                verdict = check(
-                    window, at, room, check_crc=self.check_crc, expected_offset=self.end
-                )
-                if type(verdict) is Whole:
-                    records.append(verdict)
-                    at += verdict.size
-                    self.end += verdict.size
-                    if len(records) >= SLICE_RECORDS:
-                        self.records += len(records)
-                        yield records, True
-                        records = []
-                        await trio.lowlevel.checkpoint()
-                    continue
-                claimed = _claim(window, at)
-                if room - at < claimed <= segment_end - self.end and (at or asked < claimed):
-                    wanted = max(WINDOW_BYTES, claimed)
-                    break  # the record goes on behind this window
-                self.records += len(records)
-                yield records, self._stop(verdict, segment_end)
-                return
-            self.records += len(records)
-            yield records, True
-            await trio.lowlevel.checkpoint()
 
-    def _stop(self, verdict: Verdict, segment_end: int) -> bool:
-        """Note why the records of a segment end; True when the next segment goes on."""
-        if isinstance(verdict, Blank):
-            if self.log.segments.has(segment_end) or segment_end < self.log.segments.end:
-                self.end = segment_end
-            return True
-        if isinstance(verdict, Damaged | Torn):
-            unwritten = isinstance(verdict, Torn) and "nothing was written" in verdict.reason
-            self.reason = None if unwritten else f"at offset {self.end}: {verdict.reason}"
-        return False
+@attrs.frozen
+class IndexState:
+    """The index as found. `whole_to`: what was lost lies behind the record at this log offset, -1 for everything.
+
+    `whole_to` is None when no file is missing. `foreign`: its entries do not fit the records of this log.
+    """
+
+    spans: tuple[IndexSpan, ...] = ()
+    whole_to: int | None = None
+    foreign: bool = False
+
+    @property
+    def end_offset(self) -> int:
+        """Log offset of the newest record in the index, -1 without one."""
+        return self.spans[-1].end_offset if self.spans else -1
+
+
+def scan_index(index: KeyIndex, log: CommitLog, *, clean: bool) -> IndexState:
+    """Look at the loaded index files, and at the names of those that could not be used.
+
+    After a crash the end of a file may be anything; how far it counts is decided by the checkpoint.
+    """
+    spans = tuple(
+        IndexSpan(h.begin_log_offset, h.end_log_offset, h.end_timestamp_ms)
+        for h in (f.header for f in index.files)
+    )
+    whole_to: int | None = None
+    unusable = [*index.unusable, *(f.path for f in index.files if clean and not _ends_well(f))]
+    if not spans:
+        whole_to = -1
+    elif unusable:
+        first = min(unusable)
+        before = [f.header.end_log_offset for f in index.files if f.path < first]
+        whole_to = max(before, default=-1)
+    foreign = bool(index.files) and not _fits(index.files[-1], log)
+    return IndexState(spans, whole_to, foreign)
+
+
+def _ends_well(index_file: IndexFile) -> bool:
+    """Whether the last entry that the header counts is there (case C038)."""
+    count = index_file.header.index_count
+    return count <= 1 or index_file.entry(count - 1)[1] == index_file.header.end_log_offset
+
+
+def _fits(index_file: IndexFile, log: CommitLog) -> bool:
+    """Whether some entries of an index file belong to records of this log; True when none of them can be there."""
+    first = index_file.count_before(log.segments.start)
+    last = index_file.count_before(log.segments.end)
+    if first >= last:
+        return index_file.header.index_count <= 1 or index_file.header.end_log_offset < (
+            log.segments.start
+        )
+    numbers = sorted(
+        {first + (last - 1 - first) * n // INDEX_SAMPLES for n in range(INDEX_SAMPLES)}
+    )
+    hits = 0
+    for number in numbers:
+        key_hash, log_offset, _, _ = index_file.entry(number)
+        record = record_at(log, log_offset, check_crc=False)
+        if isinstance(record, Whole):
+            keys = keys_for_index(record.topic, record.properties, record.sys_flag)
+            hits += key_hash in map(index_key_hash, keys)
+    # What is behind a torn end of the log does not fit either, so one that fits is enough.
+    return hits > 0

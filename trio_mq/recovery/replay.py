@@ -1,0 +1,235 @@
+"""Giving queues and index what they lack, from the records of the log.
+
+In: the parts of a store whose queues are open at the ends that a scan found, and a walk. Out: entries and keys in
+memory and in files; nothing that is valid is removed, and what is known already is only compared, so a replay may
+begin too early, and again. Called by :mod:`trio_mq.recovery.recover`.
+Rules: Apache CommitLogDispatcherBuildConsumeQueue, ConsumeQueue.putMessagePositionInfoWrapper,
+CommitLog.checkMessageAndReturnSize (tags code of delayed messages).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Final
+
+import attrs
+import trio
+
+from trio_mq.protocol.codes import MessageFlag
+from trio_mq.protocol.layout import FIXED_RECORD_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_SIZE
+from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
+from trio_mq.recovery.walk import Walk
+from trio_mq.store.dispatch import Dispatcher, Stored
+from trio_mq.store.queues import BaseQueue
+from trio_mq.store.store import StoreParts
+
+log = logging.getLogger("trio_mq.recovery.replay")
+
+#: Time between two progress lines of a long replay; then what is done is kept, too (case C019).
+PROGRESS_S: Final = 5.0
+#: Delivery delay of a level that no longer exists (Apache: ScheduleMessageService.computeDeliverTimestamp).
+UNKNOWN_LEVEL_MS: Final = 1000
+#: Records whose keys may wait for the index.
+INDEX_BACKLOG: Final = 4096
+#: Smallest record: the fixed fields, the length of the topic and one character of it.
+_MIN_RECORD_BYTES: Final = FIXED_RECORD_SIZE + 2
+#: Most messages of one record: the count of a batch is a signed short.
+_MAX_BATCH: Final = 32_767
+_TRANSACTION_MASK: Final = 0xC
+_UNDISPATCHED: Final = (
+    int(MessageFlag.TRANSACTION_PREPARED),
+    int(MessageFlag.TRANSACTION_ROLLBACK),
+)
+#: Most notes about single records: a log that is full of oddities shall not fill the terminal.
+_NOTES: Final = 20
+
+
+def _failed(error: OSError) -> None:
+    # Nobody tries again during a start.
+    raise error
+
+
+@attrs.frozen
+class Gap:
+    """A queue lacks entries before a record: they have to be looked for further back in the log."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    expected_offset: int
+    log_offset: int
+
+
+class Lane:
+    """A queue during a replay: what its files knew before, and which part of them was gone over."""
+
+    __slots__ = ("known_to", "queue", "touched_from")
+
+    def __init__(self, queue: BaseQueue) -> None:
+        self.queue = queue
+        #: Records that end at or before have an entry already.
+        self.known_to = queue.indexed_to
+        #: Position of the first entry that was compared or added.
+        self.touched_from = queue.files.end
+
+
+class Replay:
+    """Feeds a dispatcher with the records of walks. `keep` makes durable what is done so far."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        *,
+        index_enabled: bool,
+        known_end: int,
+        keep: Callable[[Walk], Awaitable[None]],
+    ) -> None:
+        self._parts = parts
+        self._known_end = known_end
+        self._keep = keep
+        self._delays_ms = parts.settings.delay_levels_ms
+        self._dispatcher = Dispatcher(parts.queues, parts.index, index_enabled=index_enabled)
+        self._dispatcher.failed = _failed
+        self._lanes: dict[tuple[str, int], Lane | None] = {}
+        self.notes: list[str] = []
+        self.mended = 0
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """The queues that records were seen for."""
+        return [lane for lane in self._lanes.values() if lane is not None]
+
+    async def run(self, walk: Walk, *, fill_gaps: bool) -> Gap | None:
+        """Take the walk to its end; ends early with a gap, unless gaps are to be filled with blank entries."""
+        parts, dispatcher = self._parts, self._dispatcher
+        read = parts.log.segments.read
+        told_s = trio.current_time()
+        while (wanted := walk.wanted()) is not None:
+            window = await parts.disk.run(partial(read, *wanted))
+            for records in walk.look(window):
+                stored, gap = self._stored(records, fill_gaps=fill_gaps)
+                dispatcher.apply(stored)
+                while dispatcher.index_backlog > INDEX_BACKLOG:
+                    dispatcher.index_chunk()
+                if gap is not None:
+                    dispatcher.finish()
+                    return gap
+                await trio.lowlevel.checkpoint()
+            if trio.current_time() - told_s > PROGRESS_S:
+                told_s = trio.current_time()
+                self._tell(walk)
+                dispatcher.finish()
+                await self._keep(walk)
+        dispatcher.finish()
+        return None
+
+    def _tell(self, walk: Walk) -> None:
+        # Where the log ends is not known before it is reached; queues and index mostly know how far it went.
+        total = max(self._known_end, walk.end) - walk.start
+        percent = 100 * (walk.end - walk.start) // max(1, total)
+        log.info("recovering: offset %d, %d records, %d %%", walk.end, walk.records, percent)
+
+    # -- records ---------------------------------------------------------------------------------------------
+
+    def _stored(
+        self, records: Iterable[Whole], *, fill_gaps: bool
+    ) -> tuple[list[Stored], Gap | None]:
+        """What a dispatcher has to know of some records, up to the first one behind a gap."""
+        lanes = self._lanes
+        result: list[Stored] = []
+        ends: dict[Lane, int] = {}
+        for record in records:
+            key = record.topic, record.queue_id
+            lane = lanes[key] if key in lanes else self._lane(*key)
+            if lane is None:
+                continue
+            queue, queue_offset, count = lane.queue, record.queue_offset, 1
+            if record.sys_flag & MessageFlag.INNER_BATCH and record.base_offset >= 0:
+                queue_offset, count = record.base_offset, record.batch_size
+            tags_code = record.tags_code if record.delay_level is None else self._due(record)
+            stored = Stored(
+                queue,
+                queue_offset,
+                count,
+                record.log_offset,
+                record.size,
+                tags_code,
+                record.store_timestamp_ms,
+                record.properties,
+                record.sys_flag,
+            )
+            if record.sys_flag & _TRANSACTION_MASK not in _UNDISPATCHED:
+                if record.log_offset < lane.known_to:
+                    self._compare(lane, stored)
+                else:
+                    end = ends.get(lane, queue.max_offset)
+                    if queue_offset > end:
+                        if not self._plausible(lane, stored, end):
+                            stored = stored._replace(queue_offset=end)
+                            queue_offset = end
+                        elif not fill_gaps:
+                            gap = Gap(*key, queue_offset, end, record.log_offset)
+                            return result, gap
+                    ends[lane] = max(end, queue_offset + count)
+            result.append(stored)
+        return result, None
+
+    def _lane(self, topic: str, queue_id: int) -> Lane | None:
+        """The lane of a queue; None for a name that no folder can have: such a record was damaged, or is hostile."""
+        lane = None
+        if topic in ("", ".", "..") or "/" in topic or "\0" in topic or queue_id < 0:
+            self._note(f"records of topic {topic!r}, queue {queue_id} cannot be put into a queue")
+        else:
+            lane = Lane(self._parts.queues.obtain(topic, queue_id))
+        self._lanes[topic, queue_id] = lane
+        return lane
+
+    def _due(self, record: Whole) -> int:
+        """The tags code of a queue entry of a delayed message: the time when it is due."""
+        level = record.delay_level
+        if record.topic != SCHEDULE_TOPIC or not level or level < 0:
+            return record.tags_code
+        level = min(level, len(self._delays_ms))
+        delay_ms = self._delays_ms[level - 1] if level else UNKNOWN_LEVEL_MS
+        return record.store_timestamp_ms + delay_ms
+
+    def _plausible(self, lane: Lane, stored: Stored, end: int) -> bool:
+        """Whether as many messages as a queue lacks fit into the log between its last record and this one.
+
+        If not, the record's queue offset is damaged (no CRC covers it), and its place is the queue's end.
+        """
+        known = lane.queue.indexed_to
+        if known < 0:
+            return True
+        per_record = _MAX_BATCH if lane.queue.is_batch else 1
+        room = (stored.log_offset - known) // _MIN_RECORD_BYTES * per_record
+        if stored.queue_offset - end <= room:
+            return True
+        self._note(
+            f"the record at offset {stored.log_offset} says queue offset {stored.queue_offset}, but "
+            f"{lane.queue.topic}/{lane.queue.queue_id} ends at {end}: it is put there"
+        )
+        return False
+
+    def _compare(self, lane: Lane, stored: Stored) -> None:
+        """See to it that the entry of a known record is whole: a power cut may have left a part of it."""
+        queue, files = lane.queue, lane.queue.files
+        if queue.is_batch:
+            lane.touched_from = 0
+            return
+        position = stored.queue_offset * QUEUE_ENTRY_SIZE
+        if not (0 <= position < files.written and files.segments.has(position)):
+            return
+        lane.touched_from = min(lane.touched_from, position)
+        entry = QUEUE_ENTRY.pack(stored.log_offset, stored.size, stored.tags_code)
+        found = files.segments.read(QUEUE_ENTRY_SIZE, position)
+        # An entry of another record stays: the topic was deleted and made again, or its offsets are shifted.
+        if found != entry and found[:8] == entry[:8]:
+            files.segments.write(entry, position)
+            self.mended += 1
+
+    def _note(self, text: str) -> None:
+        if len(self.notes) < _NOTES:
+            self.notes.append(text)
