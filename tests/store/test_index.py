@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import time
 
@@ -250,8 +251,6 @@ def test_files_are_sparse(tmp_path):
         now_ms=ManualClock().now_ms,
     )
     insert(index, *[(n * 65_537, n, START_MS) for n in range(100)])
-    import os
-
     stat = os.stat(index.files[0].path)
     assert stat.st_size == index_file_size(5_000_000, 20_000_000) == 420_000_040
     assert stat.st_blocks * 512 < 2_000_000
