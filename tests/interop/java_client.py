@@ -235,6 +235,10 @@ class Background:
         """Acknowledged so far."""
         return self.driver.call("background.count", name=self.name)
 
+    def errors(self) -> dict[str, int]:
+        """Texts of failures, and how often each came."""
+        return self.driver.call("background.errors", name=self.name)
+
     def stop(self) -> tuple[list[Acked], list[str]]:
         """Stop now: the acknowledged, and the bodies whose fate is unknown."""
         return self._end("background.stop")

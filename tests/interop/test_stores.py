@@ -56,7 +56,9 @@ def test_reference_stores(opened: tuple[str, Cluster], java: Java) -> None:
     committed_offsets(cluster)
     every_record_by_offset(cluster, rows)
     every_queue_by_pull(cluster, java, rows)
-    keys(cluster, rows)
+    # After a crash Apache drops index files that its checkpoint does not vouch for.
+    if name == "clean" or cluster.kind == "trio":
+        keys(cluster, rows)
     goes_on(cluster, java, rows)
 
 

@@ -46,6 +46,7 @@ final class Producers {
         });
         ops.put("background.start", Producers::background);
         ops.put("background.count", a -> BACKGROUND.get(a.getString("name")).acked.size());
+        ops.put("background.errors", a -> BACKGROUND.get(a.getString("name")).errors);
         ops.put("background.stop", a -> BACKGROUND.remove(a.getString("name")).stop());
         ops.put("background.join", a -> BACKGROUND.remove(a.getString("name")).join());
     }
@@ -212,6 +213,7 @@ final class Producers {
     private static final class Background {
         final List<Object> acked = Collections.synchronizedList(new ArrayList<>());
         final List<String> unknown = Collections.synchronizedList(new ArrayList<>());
+        final Map<String, Integer> errors = new ConcurrentHashMap<>();
         final List<Thread> threads = new ArrayList<>();
         volatile boolean stop;
 
@@ -228,7 +230,7 @@ final class Producers {
                 MessageQueue q = queues == null ? null : Values.queue(queues.getJSONObject(t), topic);
                 String name = q == null ? prefix : prefix + q.getBrokerName() + ":" + q.getQueueId() + ":";
                 Thread thread = new Thread(() -> {
-                    for (int i = first; i < first + count && !stop; i++) {
+                    for (long i = first; i < (long) first + count && !stop; i++) {
                         String body = name + i;
                         try {
                             Message m = new Message(topic, tag, (body + filler).getBytes());
@@ -236,6 +238,7 @@ final class Producers {
                             acked.add(List.of(r.getSendStatus().name(), r.getMessageQueue().getBrokerName(), r.getMessageQueue().getQueueId(), r.getQueueOffset(), body));
                         } catch (Exception e) {
                             unknown.add(body);
+                            errors.merge(String.valueOf(e.getMessage()).split("\n")[0], 1, Integer::sum);
                         }
                         try {
                             Thread.sleep(gapMs);
