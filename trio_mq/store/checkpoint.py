@@ -7,6 +7,7 @@ DefaultMessageStore (abort file), StorePathConfigHelper.
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import Final
 
@@ -79,13 +80,19 @@ class CheckpointFile:
             self.known = True
 
     def save(self) -> None:
-        """Write and sync the file. Blocking."""
+        """Write and sync the file, and its name when it may be new. Blocking.
+
+        All values lie in one sector, so a power cut leaves the old or the new ones.
+        """
         file = self.disk.open(self.path, create=True)
         try:
             file.write(pack_checkpoint(self.value), 0)
             file.sync()
         finally:
             file.close()
+        if not self.known:
+            self.disk.sync_dir(os.path.dirname(self.path))
+            self.known = True
 
 
 class AbortMarker:
