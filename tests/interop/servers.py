@@ -198,6 +198,7 @@ class ApacheNameServer:
     home: Path
     port: int = attrs.field(factory=free_port)
     process: Process | None = None
+    jvm: tuple[str, ...] = (*peers.FAST_JVM, "-Xmx128m")
 
     @property
     def address(self) -> str:
@@ -211,7 +212,7 @@ class ApacheNameServer:
         conf.write_text(f"listenPort={self.port}\nneedWaitForService=false\n")
         command = peers.java(
             self.home, peers.libraries(), "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf),
-            jvm=(*peers.FAST_JVM, "-Xmx128m"),
+            jvm=self.jvm,
         )  # fmt: skip
         self.process = Process(command, self.home, "namesrv", {"ROCKETMQ_HOME": str(self.home)})
         wait_for(lambda: answers(self.address), "the name server answers", timeout_s=60)
@@ -225,6 +226,10 @@ class ApacheNameServer:
 @attrs.define(kw_only=True)
 class ApacheBroker(Server):
     """Apache's broker in its own JVM."""
+
+    jvm: tuple[str, ...] = (
+        *peers.FAST_JVM, "-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=1g",
+    )  # fmt: skip
 
     def environment(self) -> dict[str, str]:
         """Apache looks for its home there."""
@@ -251,7 +256,7 @@ class ApacheBroker(Server):
         conf.write_text("".join(f"{k}={v}\n" for k, v in values.items()))
         return peers.java(
             self.home, peers.libraries(), "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf),
-            jvm=(*peers.FAST_JVM, "-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=1g"),
+            jvm=self.jvm,
         )  # fmt: skip
 
 

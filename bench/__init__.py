@@ -1,0 +1,1 @@
+"""Measurements; `just bench` compares trio-mq with Apache RocketMQ."""
