@@ -333,7 +333,7 @@ class Names:
         left: list[Change] = []
         for change in self._pending:
             if directory in _parents(change) or (
-                isinstance(change, MakeDir) and change.path in way
+                isinstance(change, MakeDir | RemoveDir) and change.path in way
             ):
                 self._durable.apply(change)
             else:
