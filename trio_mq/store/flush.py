@@ -72,6 +72,8 @@ class Flusher:
         self.is_sync = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._waiters: deque[Waiter] = deque()
         self._wanted = trio.Event()
+        self._waiting = trio.Event()
+        self._one_sync = trio.Lock()
         self._spare_from_s = -1e9
         #: Log offsets before which queues and index are durable; -1 until a sync has told.
         self._queues_to = self._index_to = -1
@@ -93,6 +95,7 @@ class Flusher:
         deadline = trio.current_time() + self._settings.sync_flush_timeout_ms / 1000
         self._waiters.append(Waiter(offset, deadline, done))
         self._wanted.set()
+        self._waiting.set()
 
     def written(self) -> None:
         """The log has grown; under sync flush a sync is due whether somebody waits or not."""
@@ -113,12 +116,12 @@ class Flusher:
     ) -> None:
         """Sync the log until cancelled."""
         task_status.started()
-        if self.is_sync:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch_deadlines)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_deadlines)
+            if self.is_sync:
                 await self._sync_when_wanted()
-        else:
-            await self._sync_by_interval()
+            else:
+                await self._sync_by_interval()
 
     async def _sync_when_wanted(self) -> None:
         while True:
@@ -141,31 +144,39 @@ class Flusher:
 
     async def sync_log(self) -> None:
         """Make everything durable that is written by now, and tell who waits for it."""
-        commit_log = self._log
-        begin, end, newest_ms = commit_log.durable.value, commit_log.written, self.newest_ms
-        if end > begin:
-            await self._sync(commit_log.segments.sync_call(begin, end))
-            commit_log.durable.advance(max(end, commit_log.durable.value))
-            value = self._checkpoint.value
-            self._checkpoint.value = attrs.evolve(
-                value, physic_timestamp_ms=max(value.physic_timestamp_ms, newest_ms)
-            )
-            if self.durable_moved is not None:
-                self.durable_moved()
-        durable, waiters = commit_log.durable.value, self._waiters
+        try:
+            self._one_sync.acquire_nowait()
+        except trio.WouldBlock:
+            await self._one_sync.acquire()  # what the other one covers is not synced again
+        try:
+            await self._sync_log()
+        finally:
+            self._one_sync.release()
+        durable, waiters = self._log.durable.value, self._waiters
         while waiters and waiters[0].offset <= durable:
             waiters.popleft().done(True)
 
-    async def _sync(self, call: Callable[[], None]) -> None:
+    async def _sync_log(self) -> None:
+        commit_log = self._log
+        begin, end, newest_ms = commit_log.durable.value, commit_log.written, self.newest_ms
+        if end <= begin:
+            return
         began_s = self._syncing_since_s = trio.current_time()
         try:
-            await self._log.disk.run(call)
+            await commit_log.disk.run(commit_log.segments.sync_call(begin, end))
         except OSError as error:
             self._lost(error, "the commit log")
             raise
         finally:
             self._syncing_since_s = None
         self.times.add(trio.current_time() - began_s)
+        commit_log.durable.advance(max(end, commit_log.durable.value))
+        value = self._checkpoint.value
+        self._checkpoint.value = attrs.evolve(
+            value, physic_timestamp_ms=max(value.physic_timestamp_ms, newest_ms)
+        )
+        if self.durable_moved is not None:
+            self.durable_moved()
 
     def _lost(self, error: OSError, what: str) -> None:
         # After a failed sync the kernel may have dropped the pages: trust nothing that follows.
@@ -175,9 +186,12 @@ class Flusher:
 
     async def _watch_deadlines(self) -> None:
         while True:
-            await trio.sleep(DEADLINE_SCAN_S)
-            while self._waiters and self._waiters[0].deadline_s <= trio.current_time():
-                self._waiters.popleft().done(False)
+            await self._waiting.wait()
+            while self._waiters:
+                await trio.sleep(DEADLINE_SCAN_S)
+                while self._waiters and self._waiters[0].deadline_s <= trio.current_time():
+                    self._waiters.popleft().done(False)
+            self._waiting = trio.Event()
 
     # -- the next segment, queues, index, checkpoint ---------------------------------------------------------
 
