@@ -8,11 +8,13 @@ tables, then the store makes everything durable and takes the abort marker away.
 
 Failure policy: what a client does never leaves its connection. A registration that fails is tried again for ever. A
 disk that fails or a broken invariant leaves its stage, ends the process with its exit code, and leaves the abort
-marker for the next start.
+marker for the next start. What goes wrong while a stage closes does not keep the stages around it from closing well;
+it is the error that the process ends with.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import logging
@@ -34,13 +36,14 @@ from trio_mq.broker.tables import BrokerTables, load_tables
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock, SystemClock
 from trio_mq.config import Address, Settings
-from trio_mq.errors import StoreFull, TrioMQError
+from trio_mq.errors import AddressInUse, StoreError, StoreFull, TrioMQError
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net import address as addresses
 from trio_mq.net.serve import Handler, Listener, listen, serve
 from trio_mq.protocol.message import Host
 from trio_mq.recovery.recover import recover
 from trio_mq.recovery.report import RecoveryReport
+from trio_mq.store.checkpoint import take_lock
 from trio_mq.store.disk import Disk, RealDisk
 from trio_mq.store.store import Store, StoreParts, open_parts
 from trio_mq.tasks import stage
@@ -90,7 +93,10 @@ def run_serve(settings: Settings, *, ready_json: bool, log_json: bool) -> int:
     began_s = _process_start_s()
 
     def ready(found: Ready) -> None:
-        print(found.as_json() if ready_json else found.as_text(), flush=True)  # noqa: T201
+        try:
+            print(found.as_json() if ready_json else found.as_text(), flush=True)  # noqa: T201
+        except OSError as error:  # whoever wanted to read it has gone
+            log.warning("the ready line cannot be written: %s", error)
         gc.enable()
         gc.collect()
         gc.freeze()
@@ -117,9 +123,12 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     ours = [e for e in leaves if isinstance(e, TrioMQError)]
     if ours:
         return ours[0]
-    if isinstance(leaves[0], OSError):
-        return StoreFull(f"the store's disk failed: {leaves[0]}")
-    return leaves[0]
+    failed = leaves[0]
+    if not isinstance(failed, OSError):
+        return failed
+    kind = StoreFull if failed.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+    where = f"{failed.filename}: " if failed.filename is not None else ""
+    return kind(f"the store's disk failed: {where}{failed.strerror or failed}")
 
 
 def _process_start_s() -> float:
@@ -169,23 +178,23 @@ async def run_system(
     ready: Callable[[Ready], None],
 ) -> None:
     """Everything, from bound sockets to a closed store. Returns after `stop` was set and all has ended."""
+    failures: list[TrioMQError] = []
     async with AsyncExitStack() as stack:
-        sockets = _Sockets.bind(settings)
+        sockets = _bind(settings, disk)
         stack.callback(sockets.close)
         nameserver = await _start_nameserver(settings, disk, clock, sockets, stack)
-        async with trio.open_nursery() as starting:
-            # A stop during a long recovery ends it at once; the abort marker is still there then.
-            starting.start_soon(_cancel_on, stop, starting.cancel_scope)
+        # A stop during a long recovery ends it at once; the abort marker is still there then.
+        async with _until(stop):
             advertised, host = await _advertised(settings, sockets)
             parts, tables, report = await _recovered_store(settings, disk, clock, stack)
-            starting.cancel_scope.cancel()
         if stop.is_set():
             return
         store = Store(parts, clock, host)
-        await stack.enter_async_context(_running_store(store))
+        await store.start()
+        await stack.enter_async_context(_running("store", store.run, failures, store.close))
         broker = Broker(settings, store, tables, clock, str(advertised))
         tables.offsets.table.clamp_all(partial(_max_offset, store))
-        await stack.enter_async_context(_running(broker.run, broker.close))
+        await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
         await stack.enter_async_context(_listening(sockets.broker, broker.face))
         registrar = Registrar(
             settings.broker,
@@ -196,24 +205,48 @@ async def run_system(
         )
         broker.topic_changed = registrar.topic_changed
         broker.saver.published = partial(registrar.published, PUBLISH_LIMIT_S)
-        await stack.enter_async_context(_running(registrar.run, registrar.close))
+        registration = _running("registration", registrar.run, failures, registrar.close)
+        await stack.enter_async_context(registration)
         if nameserver is not None:
-            await registrar.registered_once(REGISTER_LIMIT_S)
-        ready(
-            Ready(
-                nameserver=None if nameserver is None else str(nameserver),
-                broker=str(advertised),
-                store=settings.store.path,
-                recovery=report,
-                ready_s=time.perf_counter() - began_s,
+            async with _until(stop):
+                await registrar.registered_once(REGISTER_LIMIT_S)
+        if not stop.is_set():
+            ready(
+                Ready(
+                    nameserver=None if nameserver is None else str(nameserver),
+                    broker=str(advertised),
+                    store=settings.store.path,
+                    recovery=report,
+                    ready_s=time.perf_counter() - began_s,
+                )
             )
-        )
-        await stop.wait()
+            await stop.wait()
+    if failures:
+        raise failures[0]
+
+
+@asynccontextmanager
+async def _until(stop: trio.Event) -> AsyncIterator[None]:
+    """A block that ends early when `stop` is set."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_on, stop, nursery.cancel_scope)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 async def _cancel_on(stop: trio.Event, scope: trio.CancelScope) -> None:
     await stop.wait()
     scope.cancel()
+
+
+def _bind(settings: Settings, disk: Disk) -> _Sockets:
+    try:
+        return _Sockets.bind(settings)
+    except AddressInUse:
+        # Most likely the same command runs already. Then the store says more: the id of that process.
+        if disk.exists(f"{settings.store.path}/lock"):
+            take_lock(disk, settings.store.path).release()
+        raise
 
 
 @attrs.frozen
@@ -233,9 +266,9 @@ class _Sockets:
                 bound.append(listen(at.host, at.port, purpose="name server (--nameserver-listen)"))
             names = len(bound)
             bound.append(listen(mine.listen_host, mine.listen_port, purpose="broker (--listen)"))
-            if mine.fast_port and mine.listen_port:
+            if mine.fast_listen_port is not None:
                 purpose = "fast port, listen port - 2 (--no-fast-port leaves it out)"
-                bound.append(listen(mine.listen_host, mine.listen_port - 2, purpose=purpose))
+                bound.append(listen(mine.listen_host, mine.fast_listen_port, purpose=purpose))
         except TrioMQError:
             for listener in bound:
                 listener.sock.close()
@@ -267,7 +300,7 @@ async def _start_nameserver(
     if not sockets.nameserver:
         return None
     nameserver = NameServer(settings.nameserver, disk=disk, clock=clock)
-    await stack.enter_async_context(_running(nameserver.run))
+    await stack.enter_async_context(_running("name server", nameserver.run, []))
     await stack.enter_async_context(_listening(sockets.nameserver, nameserver))
     at = sockets.nameserver[0].address
     return Address(at.ip, at.port)
@@ -315,24 +348,29 @@ def _max_offset(store: Store, topic: str, queue_id: int) -> int | None:
 
 @asynccontextmanager
 async def _running(
-    run: Callable[..., Awaitable[None]], close: Callable[[], Awaitable[None]] | None = None
+    name: str,
+    run: Callable[..., Awaitable[None]],
+    failures: list[TrioMQError],
+    close: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[None]:
-    """A subsystem's `run` around a block; `close` is called after it has ended, bounded and shielded."""
+    """A subsystem's `run` around a block; `close` is called after it has ended, bounded and shielded.
+
+    An error of the block or of `run` gets out, and nothing is closed. One of `close` is noted in `failures`.
+    """
     async with stage() as nursery:
         await nursery.start(run)
         yield
-    if close is not None:
-        with trio.move_on_after(STOP_LIMIT_S, shield=True) as scope:
+    if close is None:
+        return
+    with trio.move_on_after(STOP_LIMIT_S, shield=True) as scope:
+        try:
             await close()
-        if scope.cancelled_caught:
-            log.error("a subsystem did not close within %g s", STOP_LIMIT_S)
-
-
-@asynccontextmanager
-async def _running_store(store: Store) -> AsyncIterator[None]:
-    await store.start()
-    async with _running(store.run, store.close):
-        yield
+        except TrioMQError as error:
+            log.error("the %s did not close well: %s", name, error)
+            failures.append(error)
+    if scope.cancelled_caught:
+        failures.append(StoreError(f"the {name} did not close within {STOP_LIMIT_S:g} s"))
+        log.error("%s", failures[-1])
 
 
 @asynccontextmanager
