@@ -36,7 +36,7 @@ from trio_mq.broker.tables import BrokerTables, load_tables
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock, SystemClock
 from trio_mq.config import Address, Settings
-from trio_mq.errors import AddressInUse, StoreError, StoreFull, TrioMQError
+from trio_mq.errors import AddressInUse, StoreDamaged, StoreError, StoreFull, TrioMQError
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net import address as addresses
 from trio_mq.net.serve import Handler, Listener, listen, serve
@@ -321,6 +321,11 @@ async def _recovered_store(
     topics = TopicTable(settings.broker, clock)
     parts = open_parts(disk, settings.store, clock, lambda topic: _is_batch(topics, topic))
     stack.callback(parts.release)
+    damages: list[str] = []
+    try:
+        await disk.run(parts.checkpoint.load)
+    except StoreDamaged as error:
+        damages.append(str(error))  # told together with the tables that are damaged (case C044)
     tables = await load_tables(
         disk,
         f"{settings.store.path}/config",
@@ -328,6 +333,7 @@ async def _recovered_store(
         topics=topics,
         groups=GroupTable(settings.broker, clock),
         offsets=ConsumerOffsets(settings.broker, clock),
+        damages=damages,
     )
     report = await recover(parts, index_enabled=settings.store.message_index_enable)
     return parts, tables, report

@@ -33,6 +33,7 @@ import trio
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.topics import TopicTable
+from trio_mq.broker.unused import tell_spoilt
 from trio_mq.clock import Clock
 from trio_mq.errors import BodyError, StoreDamaged, StoreError, StoreFull
 from trio_mq.protocol import jsondialect
@@ -237,31 +238,36 @@ async def load_tables(
     topics: TopicTable,
     groups: GroupTable,
     offsets: ConsumerOffsets,
+    damages: Sequence[str] = (),
 ) -> BrokerTables:
     """Fill the tables of a broker from their files in `directory` (``config`` of the store).
 
-    :class:`StoreDamaged` tells of all files at once that are there and cannot be read.
+    :class:`StoreDamaged` tells of all files at once that are there and cannot be read, and of `damages` that were
+    found elsewhere in the store.
     """
-    return BrokerTables(
-        *await _load_all(
-            [
-                StateFile(disk, directory, TOPICS, topics, clock),
-                StateFile(disk, directory, GROUPS, groups, clock),
-                StateFile(disk, directory, OFFSETS, offsets, clock),
-            ]
-        )
+    loaded = await _load_all(
+        [
+            StateFile(disk, directory, TOPICS, topics, clock),
+            StateFile(disk, directory, GROUPS, groups, clock),
+            StateFile(disk, directory, OFFSETS, offsets, clock),
+        ],
+        damages,
     )
+    await disk.run(partial(tell_spoilt, disk, directory))
+    return BrokerTables(*loaded)
 
 
-async def _load_all(files: Sequence[StateFile[Any]]) -> list[LoadedStateFile[Any]]:
-    """Load several files; if some are damaged, one error tells of all of them."""
+async def _load_all(
+    files: Sequence[StateFile[Any]], damages: Sequence[str] = ()
+) -> list[LoadedStateFile[Any]]:
+    """Load several files; if some are damaged, one error tells of all of them and of other `damages`."""
     found = [
         await file.disk.run(partial(examine, file.disk, file.directory, file.kind, file.table))
         for file in files
     ]
-    damages = [examination.notice for examination in found if examination.damaged]
-    if damages:
-        raise StoreDamaged("\n".join(damages))
+    bad = [examination.notice for examination in found if examination.damaged]
+    if bad or damages:
+        raise StoreDamaged("\n".join([*bad, *damages]))
     loaded = []
     for file, examination in zip(files, found, strict=True):
         if examination.main.state is CopyState.BAD:

@@ -245,10 +245,7 @@ def unpack_checkpoint(data: bytes) -> Checkpoint | None:
     :class:`StoreDamaged`.
     """
     if len(data) > CHECKPOINT_SIZE:
-        raise StoreDamaged(
-            f"checkpoint has {len(data)} bytes instead of {CHECKPOINT_SIZE}; "
-            "move the file away to start without it"
-        )
+        raise StoreDamaged(f"checkpoint has {len(data)} bytes instead of {CHECKPOINT_SIZE}")
     if len(data) < CHECKPOINT_SIZE:
         return None
     physic, logics, index, master, confirm = _CHECKPOINT.unpack_from(data)

@@ -13,7 +13,7 @@ from typing import Final
 
 import attrs
 
-from trio_mq.errors import StoreLocked
+from trio_mq.errors import StoreDamaged, StoreLocked
 from trio_mq.protocol.layout import Checkpoint, pack_checkpoint, unpack_checkpoint
 from trio_mq.store.disk import DirectoryLock, Disk
 
@@ -67,12 +67,17 @@ class CheckpointFile:
         self.known = False
 
     def load(self) -> None:
-        """Read the file, if there is one."""
+        """Read the file, if there is one; :class:`StoreDamaged` with the way out when it is something else."""
         if not self.disk.exists(self.path):
             return
         file = self.disk.open(self.path, readonly=True)
         try:
             found = unpack_checkpoint(file.read(max(1, file.size()), 0))
+        except StoreDamaged as error:
+            raise StoreDamaged(
+                f"{self.path} cannot be used: {error}. To go on without it: mv '{self.path}' '{self.path}.lost'; "
+                f"then the start takes the careful path."
+            ) from error
         finally:
             file.close()
         if found is not None:
