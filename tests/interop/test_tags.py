@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from .conftest import Cluster
-from .java_client import Java, Push, Queue, expect_together, text, texts, together, wait_assigned
+from .java_client import (
+    Java,
+    Push,
+    Queue,
+    assigned,
+    expect_together,
+    text,
+    texts,
+    together,
+    wait_assigned,
+)
 from .polling import holds_for, sleep, wait_for
 from .raw import RawClient, pull_fields, records
 from .scenes import all_queues, bodies, exactly, got, members, push, wait_total
@@ -177,9 +187,20 @@ def test_b030_a_queue_without_any_match(java: Java, cluster: Cluster) -> None:
 
 
 def second_topic(consumers: list[Push], topic: str, tag: str | None, queues: int) -> None:
-    """Subscribe at run time and wait until the new topic's queues are shared."""
+    """Subscribe at run time and wait until the new topic's queues are shared.
+
+    A client that hears "subscription changed" before it knows the new route does nothing until its next
+    20 s are over, so it is reminded.
+    """
     for consumer in consumers:
         consumer.subscribe(topic, tag or "*")
+
+    def shared() -> bool:
+        for consumer in consumers:
+            consumer.rebalance()
+        return sum(len(share) for share in assigned(consumers, topic)) == queues
+
+    wait_for(shared, f"{queues} queues of {topic} are shared", every_s=0.2)
     wait_assigned(consumers, topic, queues)
 
 
@@ -210,13 +231,7 @@ def test_b032_two_consumers_with_a_second_topic(
     else:
         consumers = [push(java, cluster, (first, "*")) for _ in range(2)]
         for consumer in consumers:
-            # A client that hears "subscription changed" before it knows the new route waits for its next 20 s.
-            consumer.subscribe(second, tag or "*")
-            wait_for(
-                lambda c=consumer: c.rebalance() or len(c.assigned(second)) == 8,
-                "8 queues",
-                every_s=0.3,
-            )
+            second_topic([consumer], second, tag, 8)
     if tag:
         producer.send_ok(tagged(second, "T2"))
     wanted = texts(first, 10, "first") + tagged(second, "T1")
