@@ -74,6 +74,7 @@ class FakePeer:
         self._takes_bytes = takes_bytes
         self._reader = FrameReader()
         self._commands: list[Command] = []
+        self._written: trio.Event | None = None
 
     def write(self, data: bytes) -> None:
         if self.closed or not data:
@@ -86,6 +87,14 @@ class FakePeer:
         assert self._reader.failure is None
         assert self._reader.buffered_bytes == 0, "half a frame was written"
         self._commands += [command.decode(frame) for frame in frames]
+        if self._written is not None:
+            self._written.set()
+
+    async def written(self) -> None:
+        """Wait until something is there to be taken."""
+        while not self._commands:
+            self._written = trio.Event()
+            await self._written.wait()
 
     def close(self) -> None:
         self.closed = self.stalled = True
@@ -282,12 +291,9 @@ class Bench:
     async def next(self, peer: FakePeer) -> Command:
         """The next reply to a peer."""
         with trio.fail_after(60):
-            while True:
-                found = peer.take()
-                if found:
-                    (reply,) = found
-                    return reply
-                await trio.sleep(0.01)
+            await peer.written()
+        (reply,) = peer.take()
+        return reply
 
     def create(self, topic: str = TOPIC, queues: int = 4, perm: int = 6, **attributes: str) -> None:
         """Create a topic."""
