@@ -238,14 +238,19 @@ async def test_half_a_frame_and_a_client_that_resets():
 
 
 class Faulty(Echo):
+    def __init__(self, fault):
+        super().__init__()
+        self._fault = fault
+
     def received(self, peer, frames):
         if frames[0][2] == b"fault":
-            raise KeyError("ours")
+            raise self._fault
         super().received(peer, frames)
 
 
-async def test_a_fault_in_a_handler_ends_its_connection_only(caplog):
-    handler = Faulty()
+@pytest.mark.parametrize("fault", [KeyError("ours"), OSError(errno.EMFILE, "too many files")])
+async def test_a_fault_in_a_handler_ends_its_connection_only(caplog, fault):
+    handler = Faulty(fault)
     async with server(handler) as address:
         stream = await connect(address)
         await stream.send_all(encode_frame(0, b"{}", b"fault"))

@@ -170,8 +170,6 @@ class Connection:
             handler.opened(self)
             with self._scope:
                 await self._read(handler)
-        except OSError as error:
-            log.debug("connection of %s broke: %s", self.address, error)
         except trio.Cancelled:
             stopping = True
             raise
@@ -194,6 +192,9 @@ class Connection:
                 data = sock.recv(RECEIVE_BYTES)
             except BlockingIOError:
                 continue
+            except OSError as error:
+                log.debug("connection of %s broke: %s", self.address, error)
+                return
             if not data:
                 return
             self._active = True
