@@ -173,7 +173,7 @@ class Server:
                 registered(ns).get(self.name) == self.address for ns in self.nameservers
             )
 
-        wait_for(ready, f"{self.name} is ready", timeout_s=90, every_s=0.03)
+        wait_for(ready, f"{self.name} is ready", timeout_s=90, every_s=0.01)
 
     def kill(self) -> None:
         """kill -9."""
