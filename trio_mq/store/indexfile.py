@@ -8,6 +8,7 @@ Format: ``docs/reference/store-format.md``; source: Apache IndexFile.
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +31,11 @@ from trio_mq.store.disk import Disk, File
 #: Entries looked at in one query: a damaged or crowded chain must not hold up the loop.
 CHAIN_LIMIT = 100_000
 PAGE_BYTES = 4096
+#: Smallest piece that a disk writes as a whole: an entry in two of them may reach it in half.
+SECTOR_BYTES = 512
 _SLOTS_AT_ONCE = 1 << 16
+_ENTRIES_AT_ONCE = 1 << 14
+_HASHES = struct.Struct(f">i{INDEX_ENTRY_SIZE - 4}x")
 _INT_MAX = 2**31 - 1
 
 
@@ -221,8 +226,7 @@ class IndexFile:
             for slot, value in enumerate(values, first)
             if value >= kept
         }
-        if not self._relink_tips(tips, kept):
-            self._relink_all(kept)
+        self._relink_tips(tips, kept)
         written = min(max(tips.values(), default=0) + 1, self.entries)
         self._clear_entries(kept, max(count, written))
         if kept < count:
@@ -243,45 +247,45 @@ class IndexFile:
                 values.byteswap()
             yield first, values
 
-    def _relink_tips(self, tips: dict[int, int], kept: int) -> bool:
-        """Let slots that point behind the kept entries point to what came before; False when a chain is torn.
+    def _relink_tips(self, tips: dict[int, int], kept: int) -> None:
+        """Let slots that point behind the kept entries point to the newest kept one of their chain.
 
-        What is kept was durable, and so were its links; a chain is torn when an entry behind it never reached the
-        disk, though its slot did.
+        What is kept was durable, and so were its links. What is behind may have reached the disk in part: where a
+        chain through it cannot be trusted, the kept entries are gone over instead.
         """
-        moved: dict[int, int] = {}
+        unsure: dict[int, int] = {}
         for slot, tip in tips.items():
-            number = tip
-            while number >= kept:
-                if number >= self.entries:
-                    return False
-                key_hash, log_offset, _, previous = self.entry(number)
-                if key_hash % self.slots != slot or previous >= number or not log_offset:
-                    return False
-                number = previous
-            moved[slot] = max(0, number)
-        for slot, number in moved.items():
+            number = self._kept_before(slot, tip, kept)
+            if number is None:
+                unsure[slot] = 0
+            else:
+                self._set_slot(slot, number)
+        if not unsure:
+            return
+        for first in range(1, kept, _ENTRIES_AT_ONCE):
+            at = self.entries_at + INDEX_ENTRY_SIZE * first
+            end = at + INDEX_ENTRY_SIZE * min(_ENTRIES_AT_ONCE, kept - first)
+            data = self.memory[at:end].tobytes()
+            for number, (key_hash,) in enumerate(_HASHES.iter_unpack(data), first):
+                slot = key_hash % self.slots
+                if slot in unsure:
+                    unsure[slot] = number
+        for slot, number in unsure.items():
             self._set_slot(slot, number)
-        return True
 
-    def _relink_all(self, kept: int) -> None:
-        """Link slots and entries anew, from the oldest entry on."""
-        for first, values in self._slot_values():
-            if values.count(0) < len(values):
-                at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * first
-                end = at + INDEX_SLOT_SIZE * len(values)
-                self.make_room(at, end)
-                self.memory[at:end] = bytes(end - at)
-        for number in range(1, kept):
-            key_hash, log_offset, seconds, previous = self.entry(number)
-            slot = key_hash % self.slots
-            slot_at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slot
-            (tip,) = INDEX_SLOT.unpack_from(self.memory, slot_at)
-            if previous != tip:
-                at = self.entries_at + INDEX_ENTRY_SIZE * number
-                self.make_room(at, at + INDEX_ENTRY_SIZE)
-                INDEX_ENTRY.pack_into(self.memory, at, key_hash, log_offset, seconds, tip)
-            self._set_slot(slot, number)
+    def _kept_before(self, slot: int, tip: int, kept: int) -> int | None:
+        """The newest kept entry that a chain leads to, 0 without one; None when it leads through torn entries."""
+        number = tip
+        while number >= kept:
+            at = self.entries_at + INDEX_ENTRY_SIZE * number
+            torn = at // SECTOR_BYTES != (at + INDEX_ENTRY_SIZE - 1) // SECTOR_BYTES
+            if torn or number >= self.entries:
+                return None  # a part of it may be zeros, which would look like the end of the chain
+            key_hash, log_offset, _, previous = self.entry(number)
+            if key_hash % self.slots != slot or previous >= number or not log_offset:
+                return None
+            number = previous
+        return max(0, number)
 
     def _clear_entries(self, begin: int, end: int) -> None:
         """Zero entries that no longer count, so that none can be taken for one that is written later."""

@@ -93,12 +93,13 @@ class Segments:
 
     # -- the files -------------------------------------------------------------------------------------------
 
-    def load(self, *, mend_last: bool = False) -> list[str]:
+    def load(self, *, mend_last: bool = False, mend_all: bool = False) -> list[str]:
         """Find the files. Returns notes about what was put right (an empty last file, a gap).
 
         A crash between creating a file and giving it its size leaves an empty last file, which is dropped. With
-        `mend_last` (after a crash) a last file that is short is given its size too. Raises
-        :class:`ForeignFormat` for any other size (Apache: MappedFileQueue.doLoad).
+        `mend_last` (after a crash) a last file that is short is given its size too; with `mend_all` any is, which
+        is right for files that can be made again from others. Raises :class:`ForeignFormat` for any other size
+        (Apache: MappedFileQueue.doLoad).
         """
         notes: list[str] = []
         names = self._names()
@@ -108,7 +109,8 @@ class Segments:
             self._changes += 1
             notes.append(f"{path} was empty and is dropped")
         for name in names:
-            notes += self._check(f"{self.directory}/{name}", mend_last and name == names[-1])
+            mend = mend_all or (mend_last and name == names[-1])
+            notes += self._check(f"{self.directory}/{name}", mend)
         starts = [int(name) for name in names]
         for before, after in pairwise(starts):
             if after - before != self.segment_bytes:
@@ -260,6 +262,9 @@ class Segments:
         removed: list[str] = []
         while self._starts and self._starts[-1] >= end and len(self._starts) > 1:
             removed.append(self.drop_segment(self._starts[-1]))
+        if removed:
+            # Else a power cut might bring them back behind a file that is short for a moment.
+            self.disk.sync_dir(self.directory)
         if self._starts and end < self.end:
             file = self.file(self._starts[-1])
             file.truncate(max(0, end - self._starts[-1]))
