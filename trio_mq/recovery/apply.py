@@ -37,9 +37,11 @@ _COPY_BYTES: Final = 1024 * 1024
 
 
 def load_queues(
-    table: QueueTable, found: Iterable[tuple[str, int, bool]], *, mend_last: bool
+    table: QueueTable, found: Iterable[tuple[str, int, bool]], *, mend: bool
 ) -> list[str]:
     """Make queues for the folders found (topic, queue id, batch or not). Returns notes.
+
+    With `mend`, files that are short get their size: what they lack is filled from the log.
 
     Raises StoreDamaged where a folder has another kind of queue than the topic (Apache: queueTypeShouldBe).
     """
@@ -53,7 +55,7 @@ def load_queues(
                 f"the folder of the queues away to lose them"
             )
         queue = table.make(topic, queue_id, batch=batch)
-        notes += queue.files.segments.load(mend_last=mend_last)
+        notes += queue.files.segments.load(mend_all=mend)
     return notes
 
 

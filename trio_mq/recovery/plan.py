@@ -74,7 +74,7 @@ def plan_start(found: Found) -> StartPlan:
     assert found.segments, "without a log there is nothing to walk"
     begin, why = _queues_from(found)
     holes = [tail.indexed_to for tail in found.tails if tail.hole]
-    if holes and containing(found.segments, min(holes)) < begin:
+    if holes and min(holes) < begin:
         begin, why = containing(found.segments, min(holes)), "a queue has a hole"
     index_from = _index_from(found)
     if index_from is not None and index_from < begin:

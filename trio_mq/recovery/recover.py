@@ -129,7 +129,7 @@ class _Recovery:
         for begin in range(0, len(found), QUEUES_AT_ONCE):
             some = found[begin : begin + QUEUES_AT_ONCE]
             report.notes += await parts.disk.run(
-                partial(apply.load_queues, parts.queues, some, mend_last=crashed)
+                partial(apply.load_queues, parts.queues, some, mend=crashed)
             )
         report.notes += await parts.disk.run(parts.index.load)
         if crashed:
@@ -149,7 +149,7 @@ class _Recovery:
         thorough = not self._report.clean
 
         def look(queue: BaseQueue) -> None:
-            tail = self._tails[queue] = scan_queue(queue, thorough=thorough)
+            tail = self._tails[queue] = scan_queue(queue, self._parts.log, thorough=thorough)
             apply.open_queue(queue, tail)
 
         await self._for_each_queue(look)

@@ -20,6 +20,7 @@ import trio
 from trio_mq.protocol.codes import MessageFlag
 from trio_mq.protocol.layout import FIXED_RECORD_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_SIZE
 from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
+from trio_mq.recovery.scan import leads_to_record
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.dispatch import Dispatcher, Stored
 from trio_mq.store.queues import BaseQueue
@@ -225,8 +226,10 @@ class Replay:
         lane.touched_from = min(lane.touched_from, position)
         entry = QUEUE_ENTRY.pack(stored.log_offset, stored.size, stored.tags_code)
         found = files.segments.read(QUEUE_ENTRY_SIZE, position)
+        if found == entry:
+            return
         # An entry of another record stays: the topic was deleted and made again, or its offsets are shifted.
-        if found != entry and found[:8] == entry[:8]:
+        if found[:8] == entry[:8] or not leads_to_record(queue, self._parts.log, position):
             files.segments.write(entry, position)
             self.mended += 1
 

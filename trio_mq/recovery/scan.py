@@ -60,11 +60,12 @@ class QueueTail:
     hole: bool = False
 
 
-def scan_queue(queue: BaseQueue, *, thorough: bool) -> QueueTail:
+def scan_queue(queue: BaseQueue, log: CommitLog, *, thorough: bool) -> QueueTail:
     """The valid entries of one queue.
 
     After a clean stop the end is found by bisection in the last file that has entries; `thorough`, or when
-    something lies behind that end, all entries of the last files are looked at.
+    something lies behind that end, all entries of the last files are looked at, and the last one has to lead to a
+    record of the queue.
     """
     segments, entry_bytes = queue.files.segments, queue.files.entry_bytes
     if segments.empty:
@@ -72,7 +73,9 @@ def scan_queue(queue: BaseQueue, *, thorough: bool) -> QueueTail:
     hole = False
     end = None if thorough else _bisect_end(segments, entry_bytes)
     if end is None:
-        end, hole = _walk_end(segments, entry_bytes)
+        whole_end, hole = _walk_end(segments, entry_bytes)
+        end = _led_end(queue, log, whole_end)
+        hole = hole or end < whole_end
     last_log_offset, indexed_to, max_offset = last_record(segments, entry_bytes, end)
     return QueueTail(end, last_log_offset, indexed_to, max_offset, hole)
 
@@ -173,6 +176,52 @@ def _any_valid(data: bytes, entry_bytes: int) -> bool:
 
 def _is_zero(data: bytes) -> bool:
     return data == bytes(len(data))
+
+
+def _led_end(queue: BaseQueue, log: CommitLog, end: int) -> int:
+    """The end of a queue when entries that lead nowhere are left out at its end.
+
+    A power cut may leave entries of records that the log has lost, or parts of an entry that look valid.
+    """
+    if log.segments.empty:
+        return end  # they all led to what is gone
+    entry_bytes, start = queue.files.entry_bytes, queue.files.segments.start
+    low, high, step = (end - start) // entry_bytes, (end - start) // entry_bytes, 1
+    while low and not leads_to_record(queue, log, start + (low - 1) * entry_bytes):
+        high, low, step = low - 1, max(0, low - step), 2 * step
+    while low < high:
+        middle = (low + high + 1) // 2
+        if leads_to_record(queue, log, start + (middle - 1) * entry_bytes):
+            low = middle
+        else:
+            high = middle - 1
+    return start + low * entry_bytes
+
+
+def leads_to_record(queue: BaseQueue, log: CommitLog, position: int) -> bool:
+    """Whether the entry at a position leads to a record of its queue, or to one that is gone with its file.
+
+    Offsets may be shifted, as Apache does behind a hole; but entries ascend in the log.
+    """
+    segments, files = log.segments, queue.files
+    size_of_entry = files.entry_bytes
+    entry = files.segments.read(size_of_entry, position)
+    log_offset, size, _ = QUEUE_ENTRY.unpack_from(entry)
+    if size == PRE_BLANK_SIZE or log_offset < segments.start:
+        return True
+    if not segments.has(log_offset):
+        return bool(log_offset < segments.end)
+    record = record_at(log, log_offset, check_crc=False)
+    if not isinstance(record, Whole) or record.size != size:
+        return False
+    if (record.topic, record.queue_id) != (queue.topic, queue.queue_id):
+        return b"INNER_MULTI_DISPATCH" in record.properties
+    if record.queue_offset * size_of_entry == position or not files.segments.has(
+        position - size_of_entry
+    ):
+        return True
+    before = QUEUE_ENTRY.unpack_from(files.segments.read(size_of_entry, position - size_of_entry))
+    return bool(before[1] == PRE_BLANK_SIZE or before[0] < log_offset)
 
 
 def last_record(segments: Segments, entry_bytes: int, end: int) -> tuple[int, int, int]:
