@@ -111,7 +111,7 @@ class RawClient:
 
     def __init__(self, address: str, timeout_s: float = 15.0) -> None:
         host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
         self.timeout_s = timeout_s
         self.requests: list[Reply] = []
         self._buffer = b""

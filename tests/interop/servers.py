@@ -107,7 +107,9 @@ def registered(nameserver: str) -> dict[str, str]:
     for name, broker in table.items():
         address = broker["brokerAddrs"].get(0) or broker["brokerAddrs"].get("0")
         if address:
-            masters[name] = address
+            host, port = address.rsplit(":", 1)
+            bare = host.strip("[]")
+            masters[name] = f"[{bare}]:{port}" if ":" in bare else address
     return masters
 
 
@@ -131,6 +133,7 @@ class Server:
     settings: dict[str, str] = attrs.field(factory=dict)
     flush: str = "async"
     cluster: str = "DefaultCluster"
+    host: str = "127.0.0.1"
     port: int = attrs.field(factory=free_port)
     process: Process | None = None
     ready_s: float = 0.0
@@ -138,7 +141,7 @@ class Server:
     @property
     def address(self) -> str:
         """Where clients find the broker."""
-        return f"127.0.0.1:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def store(self) -> Path:
@@ -241,7 +244,8 @@ class ApacheBroker(Server):
             "brokerClusterName": self.cluster,
             "brokerName": self.name,
             "brokerId": "0",
-            "brokerIP1": "127.0.0.1",
+            "brokerIP1": self.host,
+            "bindAddress": "::" if ":" in self.host else "0.0.0.0",
             "listenPort": str(self.port),
             "namesrvAddr": ";".join(self.nameservers),
             "storePathRootDir": str(self.store),

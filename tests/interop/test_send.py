@@ -198,3 +198,12 @@ def test_b010_a_binary_header_is_accepted(cluster: Cluster) -> None:
         client.send(binary_frame(310, fields, b"binary", opaque=77))
         assert client.reply(77).code == 0
         assert [(r.queue_id, r.body) for r in stored(client, topic, 1)] == [(2, b"binary")]
+
+
+def test_the_fast_port_serves_producers_and_heartbeats(java: Java, cluster: Cluster) -> None:
+    topic = cluster.topic()
+    consumer = push(java, cluster, (topic, "*"), vip=True)
+    messages = texts(topic, 20)
+    java.producer(cluster.ns, vip=True).send_ok(messages)
+    exactly(consumer, 20)
+    assert got(consumer) == bodies(messages)

@@ -30,6 +30,8 @@ GOLDEN_SETTINGS = {
 }
 QUERY_OFFSET, VIEW = 14, 33
 COMPRESSED = 1
+# A topic whose batches stay together in the log.
+INNER = "TravelsTogether"
 
 
 def golden(name: str) -> list[dict[str, Any]]:
@@ -147,11 +149,12 @@ def goes_on(cluster: Cluster, java: Java, rows: list[dict[str, Any]]) -> None:
 
 @attrs.define
 class Written:
-    """What one owner of the store wrote: bodies by queue and offset, and a key."""
+    """What the owners of the store wrote: bodies by queue and offset, by offset id and by key, and inner batches."""
 
     bodies: dict[tuple[int, int], str] = attrs.field(factory=dict)
     ids: dict[str, str] = attrs.field(factory=dict)
     keys: dict[str, str] = attrs.field(factory=dict)
+    inner: list[str] = attrs.field(factory=list)
 
 
 def write(java: Java, ns: str, topic: str, phase: int, written: Written) -> None:
@@ -175,6 +178,12 @@ def write(java: Java, ns: str, topic: str, phase: int, written: Written) -> None
         for i, message in enumerate(messages):
             written.bodies[n, sent.queue_offset + i] = message["body"]
 
+    for n in range(2):
+        messages = texts(INNER, 5, f"{phase} inner {n}")
+        sent = producer.batch(messages, to=Queue(INNER, "b1", 0))
+        assert sent.queue_offset == len(written.inner)
+        written.inner += [m["body"] for m in messages]
+
 
 def note(written: Written, message: dict[str, Any], sent: Sent) -> None:
     """Keep what was acknowledged."""
@@ -189,6 +198,8 @@ def verify(cluster: Cluster, pull: Pull, topic: str, written: Written) -> None:
     messages, _ = pull.drain(queues)
     assert {(m.queue, m.queue_offset): m.body for m in messages} == written.bodies
     assert len(messages) == len(written.bodies)
+    batches, _ = pull.drain([Queue(INNER, "b1", 0)])
+    assert [(m.queue_offset, m.body) for m in batches] == list(enumerate(written.inner))
     address = cluster.brokers[0].address
     offsets = {int(i[16:], 16): body for i, body in written.ids.items()}
     views = cluster.admin.view_all(address, list(offsets))
@@ -231,6 +242,7 @@ def test_a_store_changes_hands(
         first = Queue(topic, "b1", 0)
         if previous is None:
             cluster.admin.topic(topic, 4)
+            cluster.admin.topic(INNER, 1, attributes={"queue.type": "BatchCQ"})
             cluster.admin.group(group)
         else:
             assert cluster.admin.route(topic)["queues"] == [
