@@ -58,8 +58,15 @@ class Client:
         """Send a request without waiting; returns its number."""
         number = next(_opaques)
         ext = {} if header is None else headers.encode(header)
-        self.socket.sendall(command.encode(Command(code, ext, body, opaque=number)))
+        self.write(command.encode(Command(code, ext, body, opaque=number)))
         return number
+
+    def write(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        try:
+            self.socket.sendall(data)
+        except ConnectionError as error:
+            raise Gone(str(error)) from error
 
     def call(self, code: int, header: object = None, body: bytes = b"") -> Command:
         """The answer to one request; requests of the broker meanwhile are dropped."""
@@ -76,7 +83,7 @@ class Client:
         while True:
             some = list(itertools.islice(left, window - waiting))
             if some:
-                self.socket.sendall(b"".join(some))
+                self.write(b"".join(some))
                 waiting += len(some)
             if not waiting:
                 return
