@@ -369,6 +369,24 @@ def test_a_header_with_more_entries_than_fit_is_dropped_and_one_with_missing_one
     assert last.files == []
 
 
+def test_a_file_that_lost_its_header_is_dropped_so_that_its_keys_come_back():
+    index = small()
+    insert(index, *[(3, n, START_MS) for n in range(1, 31)])
+    first, second = index.files
+    first.memory[:40] = bytes(40)
+    index.close()
+    again = small(index.disk)
+    (note,) = again.load()
+    assert again.unusable == [first.path]
+    assert f"{first.path} is empty, but not the last one" in note
+    assert [file.path for file in again.files] == [second.path]
+    again.files[0].memory[:40] = bytes(40)
+    again.close()
+    last = small(index.disk)
+    assert last.load() == []  # the last one may be new
+    assert len(last.files) == 1
+
+
 # -- full disks
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests import golden_stores as golden
@@ -256,7 +255,6 @@ def test_cold_queues_and_logs_are_told_apart_from_nothing():
     assert read(store, 0).count == 5
 
 
-@hypothesis_settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(1, 900)), max_size=40),
     st.integers(1, 40),

@@ -1,0 +1,8 @@
+"""Hypothesis without a time limit per example: a busy machine is no fault of the code."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("store", deadline=None)
+settings.load_profile("store")
