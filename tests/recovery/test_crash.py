@@ -62,7 +62,9 @@ def assert_agrees(store: Store) -> Counter[bytes]:
             key = message.property_map["KEYS"]
             assert message.log_offset in keyed(store, key, queue.topic)
         assert queue.next_offset == queue.max_offset
-        assert queue.max_offset - queue.min_offset == len(messages(store, queue.topic, queue.queue_id))
+        assert queue.max_offset - queue.min_offset == len(
+            messages(store, queue.topic, queue.queue_id)
+        )
     end = 0
     for offset in sorted(offsets):
         size = len(store.reader.record(offset))
@@ -152,7 +154,9 @@ async def test_a_full_disk_during_recovery_is_told_and_harms_nothing(autojump_cl
     world = World.make(disk, "store")
     offsets = await world.filled(100)
     disk.remove_tree("store/consumequeue")
-    disk.fail_when(lambda operation: operation.kind == "write" and "consumequeue" in operation.path, 28)
+    disk.fail_when(
+        lambda operation: operation.kind == "write" and "consumequeue" in operation.path, 28
+    )
     with pytest.raises(StoreFull, match=r"consumequeue.*No space"):
         await world.restart()
     disk.heal()

@@ -92,7 +92,9 @@ def test_everything_before_the_damage_and_nothing_behind_it(sent, pick, how, los
         damage = end = at
         if isinstance(verdict, Whole):
             # What was lost were zeros of the record's end, or a CRC of no body: the record is as good as before.
-            damage = next((o for o in offsets if o > at), at + 1) if "cut" in how else offsets[-1] + 1
+            damage = (
+                next((o for o in offsets if o > at), at + 1) if "cut" in how else offsets[-1] + 1
+            )
             end = offsets[-1] + SEGMENT_BYTES
         assert await survivors(world) == expected(sent, offsets, damage)
         first = world.derived()
@@ -100,6 +102,8 @@ def test_everything_before_the_damage_and_nothing_behind_it(sent, pick, how, los
         assert world.derived() == first, "a second recovery changes nothing"
         async with world.life(kill=True) as store:
             for n, offset in enumerate(offsets):
+                if how == "cut and garbage" and offset == at:
+                    continue  # the garbage may have made a key of its own
                 assert (offset in keyed(store, f"k{n}", sent[n][0])) is (offset < damage)
             again = world.send(store, b"again", "T", 0)
             assert again % SEGMENT_BYTES == 0 or again <= end

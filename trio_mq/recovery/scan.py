@@ -35,6 +35,8 @@ from trio_mq.store.segments import Segments
 QUEUE_FILES: Final = 3
 #: Entries looked at in one go.
 CHUNK_ENTRIES: Final = 3000
+#: Entries at the begin of a file that are read at once, to find its end or to know that it is further on.
+HEAD_ENTRIES: Final = 256
 #: Entries behind the end of a queue that have to be empty after a clean stop; else the whole file is looked at.
 BEHIND_ENTRIES: Final = 200
 #: Entries of an index file that are compared with the log, to tell whether the two belong together.
@@ -83,7 +85,11 @@ def scan_queue(queue: BaseQueue, log: CommitLog, *, thorough: bool) -> QueueTail
 def _bisect_end(segments: Segments, entry_bytes: int) -> int | None:
     """End of the valid entries when none is missing before it; None when that is in doubt."""
     for start in reversed(segments.starts):
-        low, high = 0, segments.segment_bytes // entry_bytes
+        # One read tells all of a short queue, and most of many queues are short (case C172).
+        head = segments.read(min(HEAD_ENTRIES * entry_bytes, segments.segment_bytes), start)
+        low, high = valid_entries(head, entry_bytes), segments.segment_bytes // entry_bytes
+        if low * entry_bytes < len(head):
+            high = low
         while low < high:
             middle = (low + high) // 2
             if _is_valid(segments.read(entry_bytes, start + middle * entry_bytes)):
@@ -91,8 +97,11 @@ def _bisect_end(segments: Segments, entry_bytes: int) -> int | None:
             else:
                 high = middle
         end = start + low * entry_bytes
-        left = start + segments.segment_bytes - end
-        if left and not _is_zero(segments.read(min(left, BEHIND_ENTRIES * entry_bytes), end)):
+        left = min(start + segments.segment_bytes - end, BEHIND_ENTRIES * entry_bytes)
+        behind = head[end - start :]
+        if len(behind) < left:
+            behind = segments.read(left, end)
+        if not _is_zero(behind):
             return None
         if low:
             return end
@@ -233,8 +242,8 @@ def last_record(segments: Segments, entry_bytes: int, end: int) -> tuple[int, in
         return entry[0], entry[0] + entry[1], entry[4] + entry[5]
     for start in reversed([s for s in segments.starts if s < end]):
         position = min(end, start + segments.segment_bytes)
+        size = entry_bytes  # nearly always the last entry is one of a record
         while position > start:
-            size = min(CHUNK_ENTRIES * entry_bytes, position - start)
             position -= size
             real = [
                 entry
@@ -243,6 +252,7 @@ def last_record(segments: Segments, entry_bytes: int, end: int) -> tuple[int, in
             ]
             if real:
                 return real[-1][0], real[-1][0] + real[-1][1], end // entry_bytes
+            size = min(CHUNK_ENTRIES * entry_bytes, position - start)
     return -1, -1, end // entry_bytes
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from trio_mq.protocol.layout import IndexHeader, index_file_size
 from trio_mq.store.disk import Disk
-from trio_mq.store.indexfile import IndexFile, Keys
+from trio_mq.store.indexfile import IndexFile, SomeKeys
 
 log = logging.getLogger("trio_mq.store.index")
 
@@ -71,10 +71,6 @@ class KeyIndex:
                 self.files.remove(index_file)
                 index_file.close()
                 notes.append(self._unusable(index_file.path, "is empty, but not the last one"))
-        for index_file in [f for f in self.files if f.blank and len(self.files) > 1]:
-            self.files.remove(index_file)
-            index_file.close()
-            notes.append(self._unusable(index_file.path, "is empty, though it is not the only one"))
         # Names are times of a clock that may have been set back; what counts is the order of the records.
         self.files.sort(key=lambda f: (f.header.end_log_offset, f.header.begin_log_offset))
         if self.files:
@@ -98,15 +94,15 @@ class KeyIndex:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def insert(self, keys: Keys, begin: int = 0) -> int:
+    def insert(self, keys: SomeKeys, begin: int = 0) -> int:
         """Add keys from the `begin`-th on, rolling to a new file once at most. Returns how many were added.
 
         Fewer than asked for are added when a file is full; call again with the rest. An OSError adds none. The
         first call makes a file, keys or not: a store with records and without any file has lost its index.
         """
-        if not self.files or (self.files[-1].full and begin < len(keys.hashes)):
+        if not self.files or (self.files[-1].full and begin < keys.total):
             self._roll()
-        return self.files[-1].insert(keys, begin)
+        return keys.insert_into(self.files[-1], begin)
 
     def _roll(self) -> None:
         self.disk.make_dirs(self.directory)
