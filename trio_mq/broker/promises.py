@@ -7,6 +7,7 @@ by the send processor. Rules: Apache HookUtils.checkBeforePutMessage, handleSche
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from trio_mq.errors import RequestRefused
@@ -17,6 +18,8 @@ from trio_mq.protocol.message import BatchItem
 
 #: Names that say something about the way through a broker, which ends here.
 DROPPED: Final = (b"__CRC32#", b"POP_CK")
+#: Names that the broker sets itself; a message that brings one of them has it replaced.
+OWN: Final = (b"MSG_REGION", b"TRACE_ON", b"CLUSTER")
 #: Bits of a sysFlag that mark a part of a transaction. A plain int: & with an enumeration costs half a microsecond.
 TRANSACTION: Final = int(MessageFlag.TRANSACTION_ROLLBACK)
 #: The byte that ends a property.
@@ -28,17 +31,20 @@ _TIMERS: Final = (
 )
 
 
+# All names that need a closer look, as one expression: one search of it takes a third of the time of ten searches for
+# plain bytes. Behind the first byte come the rests of DELAY, TIMER_..., TRAN_MSG, TRACE_ON, POP_CK, __CRC32#,
+# _SYS_MSG_PRIORITY_, INNER_NUM, MSG_REGION and CLUSTER.
+_NAMES: Final = (
+    rb"[DTP_IMC](?:ELAY\x01|IMER_|RA(?:N_MSG|CE_ON)\x01|OP_CK\x01|_CRC32#\x01|SYS_MSG_PRIORITY_\x01"
+    rb"|NNER_NUM\x01|SG_REGION\x01|LUSTER\x01)"
+)
+_begins_special: Final = re.compile(_NAMES).match
+_goes_on_special: Final = re.compile(rb"\x02" + _NAMES).search
+
+
 def is_special(props: bytes) -> bool:
     """Whether properties may hold a name that needs a closer look; any other message takes the short way."""
-    return (
-        b"DELAY\x01" in props
-        or b"TIMER_" in props
-        or b"TRAN_MSG\x01" in props
-        or b"POP_CK\x01" in props
-        or b"__CRC32#\x01" in props
-        or b"_SYS_MSG_PRIORITY_\x01" in props
-        or b"INNER_NUM\x01" in props
-    )
+    return _goes_on_special(props) is not None or _begins_special(props) is not None
 
 
 def wants_to_wait(props: bytes) -> bool:

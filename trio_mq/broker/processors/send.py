@@ -16,6 +16,7 @@ from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.names import RETRY_PREFIX, TOPIC_MAX_LENGTH
 from trio_mq.broker.promises import (
     DROPPED,
+    OWN,
     TERMINATOR,
     TRANSACTION,
     cleaned,
@@ -37,8 +38,6 @@ from trio_mq.protocol.record import record_size
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import Store
 
-#: Names that the broker sets itself; a message that brings one of them has it replaced.
-_OWN: Final = (properties.MSG_REGION, properties.TRACE_ON, properties.CLUSTER)
 # Plain ints: & with an enumeration costs half a microsecond.
 _INNER_BATCH: Final = int(MessageFlag.INNER_BATCH | MessageFlag.NEED_UNWRAP)
 _BORN_V6: Final = int(MessageFlag.BORN_HOST_V6)
@@ -204,10 +203,10 @@ class Sender:
         return tuple.__new__(Sent, fields)
 
     def _with_own(self, props: bytes) -> bytes:
-        """The properties with those of the broker added, within the limit of the format."""
-        if b"MSG_REGION\x01" in props or b"TRACE_ON\x01" in props or b"CLUSTER\x01" in props:
-            for name in _OWN:
-                props = properties.remove(props, name.encode())
+        """The properties with those of the broker added, within the limit of the format.
+
+        Older ones of the same names have been removed, which :meth:`_treat` does for all special names.
+        """
         if props and props[-1] != TERMINATOR:
             props += b"\x02"
         props += self._own_properties
@@ -240,7 +239,7 @@ class Sender:
                 ResponseCode.MESSAGE_ILLEGAL,
                 "the property INNER_NUM is for batches, and set by the broker; send without it",
             )
-        for name in DROPPED:
+        for name in (*DROPPED, *OWN):
             props = properties.remove(props, name)
         priority = properties.get(props, b"_SYS_MSG_PRIORITY_")
         if priority is None:
@@ -277,22 +276,14 @@ class Sender:
         props = request.properties.encode() if request.properties else b""
         if is_special(props) or request.sys_flag & TRANSACTION:
             refuse_what_waits(props, request.sys_flag)
-            for name in (*DROPPED, b"_SYS_MSG_PRIORITY_"):
+            for name in (*DROPPED, *OWN, b"_SYS_MSG_PRIORITY_"):
                 props = properties.remove(props, name)
         try:
             items = split_batch(body)
         except BodyError as error:
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"batch refused: {error}") from error
         for number, (_flag, _body, data) in enumerate(items):
-            # What is_special looks for in a single message, written out: it runs for each message of a batch.
-            if data and (
-                data[-1] != TERMINATOR
-                or b"DELAY\x01" in data
-                or b"TIMER_" in data
-                or b"TRAN_MSG\x01" in data
-                or b"POP_CK\x01" in data
-                or b"__CRC32#\x01" in data
-            ):
+            if data and (data[-1] != TERMINATOR or is_special(data)):
                 items[number] = cleaned(number, items[number])
         unique_id = properties.get(props, b"UNIQ_KEY") or b""
         wait = not self._store.is_sync or wants_to_wait(props)
