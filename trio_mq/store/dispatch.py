@@ -13,17 +13,20 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 import trio
 
 from trio_mq.protocol.codes import MessageFlag
 from trio_mq.store.index import KeyIndex
-from trio_mq.store.indexfile import Keys
+from trio_mq.store.indexfile import Keys, SomeKeys
 from trio_mq.store.keys import KeyHasher
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.queuetable import QueueTable
+
+if TYPE_CHECKING:
+    from trio_mq.store.bulkindex import BulkHasher
 
 log = logging.getLogger("trio_mq.store.dispatch")
 
@@ -33,6 +36,10 @@ TICK_S = 0.02
 RETRY_S = 1.0
 #: Records whose keys are inserted in one go; between two goes the loop is free.
 INDEX_CHUNK = 256
+#: With numpy lots are larger, and worth it from this many records on.
+BULK_CHUNK, BULK_LEAST = 2048, 128
+#: Records that wait before numpy is imported: that takes a moment, and memory that a small broker does not need.
+BULK_FROM = 2000
 #: Work on the index per tick, so that latency stays flat.
 INDEX_BUDGET_S = 0.004
 #: Records waiting for the index above which the budget is lifted: memory stays bounded.
@@ -66,6 +73,8 @@ class Dispatcher:
         self.index_enabled = index_enabled
         self._backlog: deque[Stored] = deque()
         self._hasher = KeyHasher()
+        self._bulk: BulkHasher | None = None
+        self._bulk_wanted = True
         #: Keys of the oldest records in the backlog that are being inserted, and how far that has come.
         self._chunk: _Chunk | None = None
         self._work = trio.Event()
@@ -117,6 +126,8 @@ class Dispatcher:
             self._working = False
             while self.queues.dirty or self._backlog:
                 done = self.write_tails()
+                if self._bulk_wanted and len(self._backlog) >= BULK_FROM:
+                    await self.queues.disk.run(self._load_bulk)
                 done = self._index_some() and done
                 await trio.sleep(TICK_S if done else RETRY_S)
 
@@ -162,7 +173,7 @@ class Dispatcher:
             chunk = self._chunk = self._next_chunk()
         try:
             chunk.done += self.index.insert(chunk.keys, chunk.done)
-            while chunk.done < len(chunk.keys.hashes):
+            while chunk.done < chunk.keys.total:
                 chunk.done += self.index.insert(chunk.keys, chunk.done)
         except OSError as error:
             self._note("the key index", error)
@@ -174,25 +185,39 @@ class Dispatcher:
         self._chunk = None
         return True
 
+    def _load_bulk(self) -> None:
+        """Import the faster way to hash and insert keys, if numpy is there."""
+        self._bulk_wanted = False
+        try:
+            from trio_mq.store.bulkindex import BulkHasher
+        except ImportError:
+            return
+        self._bulk = BulkHasher(self._hasher)
+
     def _next_chunk(self) -> _Chunk:
         """Keys of the next records in the backlog, without those that the index knows already."""
-        indexed_to = end = self.index.indexed_to
-        keys_of = self._hasher.keys
+        if self._bulk_wanted and len(self._backlog) >= BULK_FROM:
+            self._load_bulk()
+        bulk = self._bulk if len(self._backlog) >= BULK_LEAST else None
+        known_to = self.index.indexed_to
+        some = list(islice(self._backlog, BULK_CHUNK if bulk else INDEX_CHUNK))
+        rows = [
+            (stored.queue.topic, stored.properties, stored.log_offset, stored.store_timestamp_ms)
+            for stored in some
+            if stored.log_offset >= known_to
+        ]
+        indexed_to = max(known_to, some[-1].log_offset + some[-1].size) if some else known_to
+        if bulk is not None:
+            return _Chunk(bulk.keys(rows), len(some), indexed_to)
         hashes: list[int] = []
         log_offsets: list[int] = []
         times_ms: list[int] = []
-        records = 0
-        for stored in islice(self._backlog, INDEX_CHUNK):
-            records += 1
-            log_offset = stored.log_offset
-            if log_offset < indexed_to:
-                continue
-            end = log_offset + stored.size
-            found = keys_of(stored.queue.topic, stored.properties)
+        for topic, data, log_offset, ms in rows:
+            found = self._hasher.keys(topic, data)
             hashes += found
             log_offsets += [log_offset] * len(found)
-            times_ms += [stored.store_timestamp_ms] * len(found)
-        return _Chunk(Keys(hashes, log_offsets, times_ms), records, end)
+            times_ms += [ms] * len(found)
+        return _Chunk(Keys(hashes, log_offsets, times_ms), len(some), indexed_to)
 
     @property
     def index_backlog(self) -> int:
@@ -211,7 +236,7 @@ class Dispatcher:
 class _Chunk:
     """Keys on their way into the index: `done` of them are there. `indexed_to` holds when all are."""
 
-    keys: Keys
+    keys: SomeKeys
     records: int
     indexed_to: int
     done: int = 0

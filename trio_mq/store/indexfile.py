@@ -13,7 +13,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from trio_mq.protocol.layout import (
     INDEX_ENTRY,
@@ -45,6 +45,28 @@ class Keys(NamedTuple):
     hashes: Sequence[int]
     log_offsets: Sequence[int]
     times_ms: Sequence[int]
+
+    @property
+    def total(self) -> int:
+        """How many keys there are."""
+        return len(self.hashes)
+
+    def insert_into(self, index_file: IndexFile, begin: int) -> int:
+        """See :meth:`IndexFile.insert`."""
+        return index_file.insert(self, begin)
+
+
+class SomeKeys(Protocol):
+    """Keys of records in log order, in whatever form."""
+
+    @property
+    def total(self) -> int:
+        """How many keys there are."""
+        ...
+
+    def insert_into(self, index_file: IndexFile, begin: int) -> int:
+        """Add keys from the `begin`-th on to a file, as many as fit; returns how many. An OSError changes nothing."""
+        ...
 
 
 class IndexFile:

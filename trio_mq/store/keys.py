@@ -38,13 +38,13 @@ class KeyHasher:
         hashes: list[int] = []
         unique = properties.get(data, b"UNIQ_KEY")
         if unique:
-            hashes.append(self._joined(topic_hash, unique))
+            hashes.append(self.joined(topic_hash, unique))
         keys = properties.get(data, b"KEYS")
         if keys:
             if b" " in keys:
-                hashes += [self._joined(topic_hash, key) for key in keys.split(b" ") if key]
+                hashes += [self.joined(topic_hash, key) for key in keys.split(b" ") if key]
             else:
-                hashes.append(self._joined(topic_hash, keys))
+                hashes.append(self.joined(topic_hash, keys))
         tags = properties.get(data, b"TAGS")
         if tags:
             hashes.append(self.tag_hash(topic, tags))
@@ -63,10 +63,11 @@ class KeyHasher:
         known = self._tags.get((topic, tags))
         if known is None:
             _bound(self._tags, _TAGS)
-            known = self._tags[topic, tags] = self._joined(self.topic_hash(topic), b"T#" + tags)
+            known = self._tags[topic, tags] = self.joined(self.topic_hash(topic), b"T#" + tags)
         return known
 
-    def _joined(self, topic_hash: int, key: bytes) -> int:
+    def joined(self, topic_hash: int, key: bytes) -> int:
+        """The index hash of a key in a topic of which ``hash(topic#)`` is given."""
         length = len(key)
         if not key.isascii():
             text = key.decode("utf-8", "replace")
