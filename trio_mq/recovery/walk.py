@@ -35,7 +35,14 @@ def claimed_size(window: bytes, at: int) -> int:
 class Walk:
     """One walk. `end` moves with the records; `reason` says why it ended, None when nothing was written there."""
 
-    def __init__(self, segments: Segments, start: int, *, check_crc: bool = True) -> None:
+    def __init__(
+        self,
+        segments: Segments,
+        start: int,
+        *,
+        check_crc: bool = True,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
         self.start = start
         self.end = start
         #: End of the last record; `end` may be behind it, at the start of a new segment.
@@ -54,7 +61,7 @@ class Walk:
         self._segment_bytes = segments.segment_bytes
         self._left = [s for s in segments.starts if s + segments.segment_bytes > start]
         self._segment_end = -1
-        self._window_bytes = WINDOW_BYTES
+        self._usual_bytes = self._window_bytes = max(window_bytes, 2 * _HEAD_BYTES)
 
     def wanted(self) -> tuple[int, int] | None:
         """Size and log offset of the next window, which lies in one segment; None when the walk is over."""
@@ -77,7 +84,7 @@ class Walk:
             self._segment_end = base
         # A file that is shorter than it should be ends where it ends.
         complete = room < self._window_bytes or base + room == self._segment_end
-        self._window_bytes = WINDOW_BYTES
+        self._window_bytes = self._usual_bytes
         records: list[Whole] = []
         at = 0
         while at < room and (complete or room - at >= _HEAD_BYTES):
@@ -109,7 +116,7 @@ class Walk:
         claimed = claimed_size(window, at)
         if not len(window) - at < claimed <= min(self._segment_end - self.end, RECORD_LIMIT_BYTES):
             return False
-        self._window_bytes = max(WINDOW_BYTES, claimed)
+        self._window_bytes = max(self._usual_bytes, claimed)
         return True
 
     def _stop(self, verdict: Verdict, head: bytes) -> None:
