@@ -80,6 +80,22 @@ def test_truncate_cuts_and_extends_with_zeros(disk, root):
     file.close()
 
 
+def test_next_data_jumps_over_holes_and_never_over_data(disk, root):
+    file = disk.open(f"{root}/f", create=True)
+    assert file.next_data(0) == 0
+    file.truncate(1 << 24)
+    assert file.next_data(0) == file.next_data(5000) == 1 << 24
+    for at in (8 << 20, 1 << 20):
+        file.write(b"data", at)
+        for offset in (0, at - 1, at, at + 3):
+            assert offset <= file.next_data(offset) <= max(offset, at)
+        assert file.next_data(0) > at - (1 << 20), "file systems round down to blocks"
+    assert file.next_data((8 << 20) + (1 << 20)) == 1 << 24
+    assert file.next_data(1 << 24) == 1 << 24
+    assert file.read(4, 8 << 20) == b"data"
+    file.close()
+
+
 def test_read_cached_finds_what_was_just_written(disk, root):
     file = disk.open(f"{root}/f", create=True)
     file.write(b"abc", 0)

@@ -233,6 +233,7 @@ class _Recovery:
             parts,
             index_enabled=self._index_enabled,
             known_end=found.known_end,
+            trusted=found.clean,
             keep=self._keep,
         )
         nothing_lacks = found.clean and begin == found.last_indexed

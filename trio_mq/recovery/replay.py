@@ -77,7 +77,10 @@ class Lane:
 
 
 class Replay:
-    """Feeds a dispatcher with the records of walks. `keep` makes durable what is done so far."""
+    """Feeds a dispatcher with the records of walks. `keep` makes durable what is done so far.
+
+    `trusted` says that the entries in the queues' files are durable, as after a clean stop.
+    """
 
     def __init__(
         self,
@@ -85,9 +88,11 @@ class Replay:
         *,
         index_enabled: bool,
         known_end: int,
+        trusted: bool,
         keep: Callable[[Walk], Awaitable[None]],
     ) -> None:
         self._parts = parts
+        self._trusted = trusted
         self._known_end = known_end
         self._keep = keep
         self._delays_ms = parts.settings.delay_levels_ms
@@ -218,14 +223,16 @@ class Replay:
         """See to it that the entry of a known record is whole: a power cut may have left a part of it."""
         queue, files = lane.queue, lane.queue.files
         if queue.is_batch:
-            lane.touched_from = 0
+            lane.touched_from = lane.touched_from if self._trusted else 0
             return
         position = stored.queue_offset * QUEUE_ENTRY_SIZE
         if not (0 <= position < files.written and files.segments.has(position)):
             return
-        lane.touched_from = min(lane.touched_from, position)
         entry = QUEUE_ENTRY.pack(stored.log_offset, stored.size, stored.tags_code)
         found = files.segments.read(QUEUE_ENTRY_SIZE, position)
+        if found == entry and self._trusted:
+            return
+        lane.touched_from = min(lane.touched_from, position)
         if found == entry:
             return
         # An entry of another record stays: the topic was deleted and made again, or its offsets are shifted.

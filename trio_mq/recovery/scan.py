@@ -8,7 +8,6 @@ Sources: Apache ConsumeQueue.recover, BatchConsumeQueue.recover, IndexService.lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import attrs
@@ -123,21 +122,24 @@ def _end_from(segments: Segments, starts: list[int], entry_bytes: int) -> tuple[
     end, over = starts[0], False
     for start in starts:
         over = over or start != end
-        for chunk in _chunks(segments, start, start + segments.segment_bytes, entry_bytes):
+        position, stop = start, start + segments.segment_bytes
+        while position < stop:
+            size = min(CHUNK_ENTRIES * entry_bytes, stop - position)
+            chunk = segments.read(size, position)
+            position += size
             valid = 0
             if not over:
                 valid = valid_entries(chunk, entry_bytes)
                 end += valid * entry_bytes
                 over = valid * entry_bytes < len(chunk)
-            if over and _any_valid(chunk[valid * entry_bytes :], entry_bytes):
-                return end, True
+            if over:
+                if _any_valid(chunk[valid * entry_bytes :], entry_bytes):
+                    return end, True
+                # Files are sparse: what was never written is not read either (case C172).
+                if position < stop:
+                    position = max(position, segments.next_data(position))
+                    position -= (position - start) % entry_bytes
     return end, False
-
-
-def _chunks(segments: Segments, begin: int, end: int, entry_bytes: int) -> Iterator[bytes]:
-    size = CHUNK_ENTRIES * entry_bytes
-    for position in range(begin, end, size):
-        yield segments.read(min(size, end - position), position)
 
 
 #: For each size of entries: groups of bytes that must not all be zero, and bytes whose top bit is a sign.

@@ -14,6 +14,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import attrs
@@ -50,6 +51,10 @@ class File(Protocol):
 
     def read_cached(self, size: int, offset: int) -> bytes | None:
         """As :meth:`read`, but None where the answer would have to wait for the disk."""
+        ...
+
+    def next_data(self, offset: int) -> int:
+        """The first position from `offset` on that may hold anything but zeros; the length where none does."""
         ...
 
     def write(self, data: Buffer, offset: int) -> None:
@@ -177,6 +182,17 @@ class RealFile:
             return bytes(buffer)
         return self.read(size, offset) if offset + got >= self.size() else None
 
+    def next_data(self, offset: int) -> int:
+        """See :class:`File`."""
+        try:
+            return os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return max(offset, self.size())
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            return offset  # this file system does not know its holes
+
     def write(self, data: Buffer, offset: int) -> None:
         """See :class:`File`."""
         done = os.pwrite(self._fd, data, offset)
@@ -259,10 +275,8 @@ class RealDisk:
 
     def remove(self, path: str) -> None:
         """See :class:`Disk`."""
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(path)
-        except FileNotFoundError:
-            pass
 
     def remove_tree(self, path: str) -> None:
         """See :class:`Disk`."""

@@ -217,6 +217,11 @@ class Segments:
         segment = offset - offset % self.segment_bytes
         return self.file(segment).read(size, offset - segment)
 
+    def next_data(self, offset: int) -> int:
+        """The first offset from here on, in the same segment, that may hold anything but zeros; else its end."""
+        segment = offset - offset % self.segment_bytes
+        return segment + min(self.segment_bytes, self.file(segment).next_data(offset - segment))
+
     def read_cached(self, size: int, offset: int) -> bytes:
         """Read within one segment; raises :class:`ColdData` instead of waiting."""
         segment = offset - offset % self.segment_bytes

@@ -85,6 +85,10 @@ class MemoryFile:
         content = self._open_node().content
         return None if self._disk.cold else content.live.read(size, offset)
 
+    def next_data(self, offset: int) -> int:
+        """See :class:`trio_mq.store.disk.File`."""
+        return self._open_node().content.live.next_data(offset)
+
     def write(self, data: Buffer, offset: int) -> None:
         """See :class:`trio_mq.store.disk.File`; one that fails or is cut off leaves its half."""
         content = self._changing()

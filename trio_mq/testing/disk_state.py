@@ -41,6 +41,12 @@ class Bytes:
         got = bytes(self.data[offset : offset + size])
         return got + bytes(size - len(got))
 
+    def next_data(self, offset: int) -> int:
+        """As `lseek` for data, as if the file system knew about single zeros."""
+        behind = self.data[offset:]
+        data_bytes = len(behind.lstrip(b"\0"))
+        return offset + len(behind) - data_bytes if data_bytes else max(offset, self.size)
+
     def write(self, piece: bytes, offset: int) -> None:
         """As `pwrite`: nothing to write leaves the length alone."""
         if not piece:
