@@ -260,7 +260,8 @@ class RemotingFace:
         if store.failed:
             failed, store.failed = frozenset(store.failed), []
             replies = self._refused(replies, failed)
-        topics_changed = self._version is not self._topics.version
+        # Another sender may have created the topic, and wait for it too.
+        topics_changed = self._version is not self._topics.version or self._saver.busy
         if not topics_changed and not store.is_sync:
             peer.write(b"".join([frame for _, frame, _ in replies]))
             return

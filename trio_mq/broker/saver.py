@@ -34,6 +34,8 @@ class Saver:
         self._waiting: list[Done] = []
         self._wanted = trio.Event()
         self._failing: set[str] = set()
+        #: Whether somebody waits for a change of topics or groups on its way to the disk.
+        self.busy = False
         #: Waits until the name servers know of the changes, for some time; set by who registers us.
         self.published: Callable[[], Awaitable[None]] | None = None
 
@@ -41,6 +43,7 @@ class Saver:
         """Save topics and groups soon; `done` hears when that has happened, or why it has not."""
         if done is not None:
             self._waiting.append(done)
+            self.busy = True
         self._wanted.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -73,6 +76,7 @@ class Saver:
             retry = error is not None
             if waiting and self.published is not None:
                 await self.published()
+            self.busy = bool(self._waiting)
             _tell(waiting, error)
 
     async def _save_offsets(self) -> None:
