@@ -69,7 +69,6 @@ def test_offsets_and_state_follow_the_entries():
     assert list(queue.positions(0, 10)) == []
     fill(queue, 3)
     assert (queue.min_offset, queue.max_offset, queue.indexed_to) == (0, 3, 300)
-    assert queue.newest_ms == 1002
     assert list(queue.positions(1, 10)) == [
         Position(1, 1, 100, 100, 1),
         Position(2, 1, 200, 100, 2),

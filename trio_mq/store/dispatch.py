@@ -93,8 +93,9 @@ class Dispatcher:
     def apply(self, records: Iterable[Stored]) -> None:
         """Make records visible in their queues, in log order; a record that is known already changes nothing."""
         hits: list[tuple[BaseQueue, int]] = []
-        dirty = self.queues.dirty
-        ms = self.newest_ms
+        dirty, wait_for_index = self.queues.dirty.add, self._backlog.append
+        index_enabled = self.index_enabled
+        dispatched, ms = self.dispatched, self.newest_ms
         for stored in records:
             queue, queue_offset, count, log_offset, size, tags_code, ms, _props, sys_flag = stored
             transaction = sys_flag & _TRANSACTION_MASK
@@ -104,12 +105,13 @@ class Dispatcher:
                 and not queue.dropped
                 and queue.put(queue_offset, count, log_offset, size, tags_code, ms)
             ):
-                dirty.add(queue)
+                dirty(queue)
                 if queue.watched:
                     hits.append((queue, tags_code))
-            self.dispatched = log_offset + size
-            if self.index_enabled and transaction != _ROLLBACK:
-                self._backlog.append(stored)
+            dispatched = log_offset + size
+            if index_enabled and transaction != _ROLLBACK:
+                wait_for_index(stored)
+        self.dispatched = dispatched
         self.newest_ms = ms
         if not self._working:
             self._working = True

@@ -32,6 +32,7 @@ HOLE_ENTRIES = 1_000_000
 _SKIP_ENTRIES = 4096
 #: Most messages of a batch record: the format has a signed short for them.
 _MAX_BATCH = 32_767
+_pack_entry = QUEUE_ENTRY.pack
 
 
 @attrs.frozen
@@ -65,8 +66,6 @@ class BaseQueue:
         self.watched = False
         #: Whether the queue was deleted: records that are on their way get no entries any more.
         self.dropped = False
-        #: Store time of the newest entry, ms.
-        self.newest_ms = 0
 
     @property
     def max_offset(self) -> int:
@@ -147,15 +146,15 @@ class ConsumeQueue(BaseQueue):
         do we where the hole is absurd.)
         """
         files = self.files
-        expected = queue_offset * QUEUE_ENTRY_SIZE
-        end = files.end
-        if log_offset + size <= self.indexed_to or expected < end:
+        expected, record_end = queue_offset * QUEUE_ENTRY_SIZE, log_offset + size
+        if record_end <= self.indexed_to or expected < files.end:
             return False
-        if expected > end:
+        if expected > files.end:
             self._skip_to(queue_offset)
-        files.append(QUEUE_ENTRY.pack(log_offset, size, tags_code))
-        self.indexed_to = log_offset + size
-        self.newest_ms = ms
+        # As files.append(), without a call: this is done once per message.
+        files.tail += _pack_entry(log_offset, size, tags_code)
+        files.end += QUEUE_ENTRY_SIZE
+        self.indexed_to = record_end
         return True
 
     def _skip_to(self, queue_offset: int) -> None:
@@ -255,7 +254,6 @@ class BatchConsumeQueue(BaseQueue):
         )
         self.indexed_to = log_offset + size
         self._max_offset = queue_offset + count
-        self.newest_ms = ms
         return True
 
     def positions(self, queue_offset: int, limit: int) -> Iterator[Position]:

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from struct import Struct
 
 import attrs
 import trio
@@ -20,10 +21,10 @@ import trio
 from trio_mq.clock import Clock
 from trio_mq.config import StoreSettings
 from trio_mq.errors import ConfigError, LocalProtocolError, StoreFull
-from trio_mq.protocol import properties
 from trio_mq.protocol.layout import BLANK_HEADER_SIZE
 from trio_mq.protocol.message import Host, tags_code_of
-from trio_mq.protocol.record import pack, record_size
+from trio_mq.protocol.properties import get as get_property
+from trio_mq.protocol.record import pack
 from trio_mq.store.checkpoint import AbortMarker, CheckpointFile, take_lock
 from trio_mq.store.cleaner import Cleaner
 from trio_mq.store.disk import DirectoryLock, Disk
@@ -40,6 +41,9 @@ log = logging.getLogger("trio_mq.store")
 
 #: Time that a clean stop gives to each of its steps.
 CLOSE_LIMIT_S = 5.0
+#: Where a record says its own log offset.
+_LOG_OFFSET_AT = 28
+_LONG = Struct(">q")
 
 
 @attrs.frozen(eq=False)
@@ -182,20 +186,16 @@ class Store:
         `token` is what :attr:`failed` will hold if the record cannot be written; `count` the messages in it.
         Raises :class:`StoreFull` when no message is taken, LocalProtocolError for a field that is too long.
         """
-        commit_log = self.log
-        topic = queue.topic_bytes
-        sys_flag |= self._host_flag
         if self.cleaner.refusal is not None:
             raise StoreFull(self.cleaner.refusal)
-        size = record_size(len(body), len(topic), len(props), sys_flag)
-        if not commit_log.fits(size):
-            self._roll(size)
+        commit_log = self.log
+        sys_flag |= self._host_flag
         if now_ms < self._last_ms:
             now_ms = self._last_ms  # stored times never go back, whatever the clock does
         else:
             self._last_ms = now_ms
         queue_offset, log_offset = queue.next_offset, commit_log.end
-        commit_log.staging += pack(
+        record = pack(
             queue.queue_id,
             flag,
             queue_offset,
@@ -208,16 +208,22 @@ class Store:
             reconsume_times,
             prepared_transaction_offset,
             body,
-            topic,
+            queue.topic_bytes,
             props,
         )
+        size = len(record)
+        if not commit_log.fits(size):
+            self._roll(size)
+            log_offset = commit_log.end
+            record = record[:_LOG_OFFSET_AT] + _LONG.pack(log_offset) + record[_LOG_OFFSET_AT + 8 :]
+        commit_log.staging += record
         commit_log.end = log_offset + size
         queue.next_offset = queue_offset + count
-        tags = properties.get(props, b"TAGS")
+        tags = get_property(props, b"TAGS")
         code = tags_code_of(tags) if tags else 0
-        self._staged.append(
-            Stored(queue, queue_offset, count, log_offset, size, code, now_ms, props, sys_flag)
-        )
+        # As Stored(...), without a call in between.
+        stored = (queue, queue_offset, count, log_offset, size, code, now_ms, props, sys_flag)
+        self._staged.append(tuple.__new__(Stored, stored))
         self._tokens.append(token)
         return log_offset
 
