@@ -85,7 +85,9 @@ class Process:
         return code, time.monotonic() - began
 
     def kill(self) -> None:
-        """kill -9 to the whole group."""
+        """kill -9 to the whole group, while its leader runs: afterwards the number may be another process's."""
+        if not self.alive():
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.popen.wait(10)
