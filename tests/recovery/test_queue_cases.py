@@ -352,7 +352,7 @@ async def test_an_expired_first_segment_moves_the_minimum(world: World):
 
 
 async def test_a_torn_entry_is_written_again(world: World):
-    """Its last byters lie in a sector that was lost: it looks valid, with another tags code."""
+    """Its last bytes lie in a sector that was lost: it looks valid, with another tags code."""
     await world.filled(60, kill=True, queues=1)
     before = world.read(world.queue_file())
     world.write(world.queue_file(), bytes(8), 30 * QUEUE_ENTRY_SIZE + 12)
@@ -360,6 +360,20 @@ async def test_a_torn_entry_is_written_again(world: World):
     async with world.life():
         assert any("torn" in note for note in world.report.notes)
     assert world.read(world.queue_file()) == before
+
+
+@pytest.mark.parametrize(("at", "size"), [(0, 8), (5, 3), (20, 8), (12, 34), (34, 2)])
+async def test_a_torn_entry_of_a_batch_queue_is_written_again(world: World, at: int, size: int):
+    world.batch_topics.add("B")
+    async with world.life(kill=True) as store:
+        for n in range(30):
+            world.send_batch(store, [b"x"] * (n % 3 + 1))
+    before = world.files("batchconsumequeue")
+    file = world.path("batchconsumequeue/B/0/" + f"{460:020d}")
+    world.write(file, bytes(size), 3 * 46 + at)
+    world.disk.remove(world.path("checkpoint"))
+    await world.restart()
+    assert world.files("batchconsumequeue") == before
 
 
 async def test_a_missing_file_between_two_of_a_queue_is_made_again(world: World):

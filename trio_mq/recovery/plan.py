@@ -61,18 +61,21 @@ class Found:
 class StartPlan:
     """Where the walk over the log begins, and why.
 
-    Keys of records from `index_from` on are inserted again; None keeps the index as it is.
+    Keys of records from `index_from` on are inserted again; None keeps the index as it is. The log surely reaches
+    `sure_to`, however it is before: a walk that begins earlier, for what hangs on old records, does not decide that.
     """
 
     walk_from: int
     index_from: int | None
     why: str
+    sure_to: int = 0
 
 
 def plan_start(found: Found) -> StartPlan:
     """Where to begin. Beginning too early only costs time: what is known already is not added twice."""
     assert found.segments, "without a log there is nothing to walk"
     begin, why = _queues_from(found)
+    sure_to = begin
     holes = [tail.indexed_to for tail in found.tails if tail.hole]
     if holes and min(holes) < begin:
         begin, why = containing(found.segments, min(holes)), "a queue has a hole"
@@ -81,7 +84,7 @@ def plan_start(found: Found) -> StartPlan:
         begin, why = index_from, "the index is whole up to there"
     if not any(s <= begin < s + found.segment_bytes for s in found.segments):
         begin = containing(found.segments, begin)
-    return StartPlan(begin, index_from, why)
+    return StartPlan(begin, index_from, why, sure_to)
 
 
 def _queues_from(found: Found) -> tuple[int, str]:

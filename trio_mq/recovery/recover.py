@@ -30,6 +30,7 @@ from trio_mq.recovery.report import RecoveryReport
 from trio_mq.recovery.scan import (
     IndexState,
     QueueTail,
+    next_known,
     record_at,
     scan_index,
     scan_queue,
@@ -243,22 +244,42 @@ class _Recovery:
             report.notes += await parts.disk.run(
                 partial(apply.prepare_index, parts, start.index_from, foreign=found.index.foreign)
             )
-        steps = 1
+        steps, before = 1, 0
+        first = begin <= segments.start
         while True:
             walk = self._walk = Walk(segments, begin, check_crc=self._check_crc)
-            first = begin <= segments.start
             gap = await replay.run(walk, fill_gaps=first)
+            behind = None if gap is not None else await self._behind(walk, start)
+            if behind is not None:
+                begin, first, before = behind, True, before + walk.records
+                continue
             if gap is None and (walk.records or first or plan.is_boundary(found, begin)):
                 break
             begin = plan.earlier(segments.starts, begin, steps)
             steps *= 2
+            first, before = begin <= segments.start, 0
             self._tell_earlier(gap, begin)
             await self._mark_replay(begin, start.index_from)
-        report.records = walk.records
+        report.records = before + walk.records
         report.notes += replay.notes
         if replay.mended:
             report.notes.append(f"{replay.mended} queue entries were torn and are written again")
         return walk
+
+    async def _behind(self, walk: Walk, start: StartPlan) -> int | None:
+        """Where the log goes on behind the point that ended a walk; None when that is the log's end.
+
+        What ends a walk too early is damage in the middle: that costs what is damaged, and not all that follows
+        (case C020). A start that had no need to look that far back would not have noticed it.
+        """
+        if walk.end >= start.sure_to:
+            return None
+        parts = self._parts
+        behind = await parts.disk.run(partial(next_known, list(parts.queues), parts.log, walk.end))
+        if behind is not None:
+            why = walk.reason or f"at offset {walk.end}: nothing was written here"
+            self._report.notes.append(f"the log cannot be read up to offset {behind}: {why}")
+        return behind
 
     def _tell_earlier(self, gap: Gap | None, begin: int) -> None:
         report = self._report

@@ -18,9 +18,14 @@ import attrs
 import trio
 
 from trio_mq.protocol.codes import MessageFlag
-from trio_mq.protocol.layout import FIXED_RECORD_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_SIZE
+from trio_mq.protocol.layout import (
+    BATCH_QUEUE_ENTRY,
+    FIXED_RECORD_SIZE,
+    QUEUE_ENTRY,
+    QUEUE_ENTRY_SIZE,
+)
 from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
-from trio_mq.recovery.scan import leads_to_record
+from trio_mq.recovery.scan import leads_to_record, position_of
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.dispatch import Dispatcher, Stored
 from trio_mq.store.queues import BaseQueue
@@ -32,6 +37,8 @@ log = logging.getLogger("trio_mq.recovery.replay")
 PROGRESS_S: Final = 5.0
 #: Delivery delay of a level that no longer exists (Apache: ScheduleMessageService.computeDeliverTimestamp).
 UNKNOWN_LEVEL_MS: Final = 1000
+#: Entries of a queue that are read at once to be compared.
+BLOCK_ENTRIES: Final = 100
 #: Records whose keys may wait for the index.
 INDEX_BACKLOG: Final = 4096
 #: Smallest record: the fixed fields, the length of the topic and one character of it.
@@ -39,12 +46,22 @@ _MIN_RECORD_BYTES: Final = FIXED_RECORD_SIZE + 2
 #: Most messages of one record: the count of a batch is a signed short.
 _MAX_BATCH: Final = 32_767
 _TRANSACTION_MASK: Final = 0xC
+_INNER_BATCH: Final = int(MessageFlag.INNER_BATCH)  # an enumeration would be made anew by each &
 _UNDISPATCHED: Final = (
     int(MessageFlag.TRANSACTION_PREPARED),
     int(MessageFlag.TRANSACTION_ROLLBACK),
 )
 #: Most notes about single records: a log that is full of oddities shall not fill the terminal.
 _NOTES: Final = 20
+
+
+def pack_batch(stored: Stored) -> bytes:
+    """The entry of a record in a batch queue."""
+    count = max(1, min(stored.batch_size, _MAX_BATCH))
+    return BATCH_QUEUE_ENTRY.pack(
+        *(stored.log_offset, stored.size, stored.tags_code, stored.store_timestamp_ms),
+        *(stored.queue_offset, count, -1, 0),
+    )
 
 
 def _failed(error: OSError) -> None:
@@ -66,14 +83,31 @@ class Gap:
 class Lane:
     """A queue during a replay: what its files knew before, and which part of them was gone over."""
 
-    __slots__ = ("known_to", "queue", "touched_from")
+    __slots__ = ("_block", "_block_at", "known_to", "next_at", "queue", "touched_from")
 
     def __init__(self, queue: BaseQueue) -> None:
         self.queue = queue
+        self._block = b""
+        self._block_at = 0
+        #: Where the entry behind the last one that was compared is.
+        self.next_at = 0
         #: Records that end at or before have an entry already.
         self.known_to = queue.indexed_to
         #: Position of the first entry that was compared or added.
         self.touched_from = queue.files.end
+
+    def entry(self, position: int) -> bytes:
+        """The entry in the files at a position, empty where there is none; neighbours are read with it."""
+        files = self.queue.files
+        at = position - self._block_at
+        if not 0 <= at < len(self._block):
+            if not (0 <= position < files.written and files.segments.has(position)):
+                return b""
+            segment_end = files.segments.segment_of(position) + files.segments.segment_bytes
+            size = min(BLOCK_ENTRIES * files.entry_bytes, segment_end - position)
+            self._block = files.segments.read(min(size, files.written - position), position)
+            self._block_at, at = position, 0
+        return self._block[at : at + files.entry_bytes]
 
 
 class Replay:
@@ -152,7 +186,7 @@ class Replay:
             if lane is None:
                 continue
             queue, queue_offset, count = lane.queue, record.queue_offset, 1
-            if record.sys_flag & MessageFlag.INNER_BATCH and record.base_offset >= 0:
+            if record.sys_flag & _INNER_BATCH and record.base_offset >= 0:
                 queue_offset, count = record.base_offset, record.batch_size
             tags_code = record.tags_code if record.delay_level is None else self._due(record)
             stored = Stored(
@@ -223,13 +257,14 @@ class Replay:
         """See to it that the entry of a known record is whole: a power cut may have left a part of it."""
         queue, files = lane.queue, lane.queue.files
         if queue.is_batch:
-            lane.touched_from = lane.touched_from if self._trusted else 0
+            entry, position = pack_batch(stored), self._batch_position(lane, stored.log_offset)
+        else:
+            entry = QUEUE_ENTRY.pack(stored.log_offset, stored.size, stored.tags_code)
+            position = stored.queue_offset * QUEUE_ENTRY_SIZE
+        found = lane.entry(position)
+        if not found:
             return
-        position = stored.queue_offset * QUEUE_ENTRY_SIZE
-        if not (0 <= position < files.written and files.segments.has(position)):
-            return
-        entry = QUEUE_ENTRY.pack(stored.log_offset, stored.size, stored.tags_code)
-        found = files.segments.read(QUEUE_ENTRY_SIZE, position)
+        lane.next_at = position + files.entry_bytes
         if found == entry and self._trusted:
             return
         lane.touched_from = min(lane.touched_from, position)
@@ -239,6 +274,17 @@ class Replay:
         if found[:8] == entry[:8] or not leads_to_record(queue, self._parts.log, position):
             files.segments.write(entry, position)
             self.mended += 1
+
+    def _batch_position(self, lane: Lane, log_offset: int) -> int:
+        """Where the entry of a record is in a batch queue, -1 without one. Mostly it is the next one."""
+        wanted = log_offset.to_bytes(8, "big")
+        found = lane.entry(lane.next_at)
+        if found[:8] == wanted or (
+            found and not leads_to_record(lane.queue, self._parts.log, lane.next_at)
+        ):
+            return lane.next_at
+        position = position_of(lane.queue, log_offset)
+        return position if lane.entry(position)[:8] == wanted else -1
 
     def _note(self, text: str) -> None:
         if len(self.notes) < _NOTES:

@@ -8,6 +8,8 @@ Sources: Apache ConsumeQueue.recover, BatchConsumeQueue.recover, IndexService.lo
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import attrs
@@ -271,6 +273,32 @@ def position_of(queue: BaseQueue, log_offset: int) -> int:
         else:
             high = middle
     return low * files.entry_bytes
+
+
+def _log_offsets(queue: BaseQueue, log_offset: int) -> Iterator[int]:
+    """Where the log has the records of a queue that begin at or behind an offset, ascending."""
+    files = queue.files
+    size_of_entry = files.entry_bytes
+    position = position_of(queue, log_offset)
+    while position < files.written:
+        size = min(
+            CHUNK_ENTRIES * size_of_entry,
+            files.segments.segment_of(position) + files.segments.segment_bytes - position,
+        )
+        data = files.segments.read(min(size, files.written - position), position)
+        for at in range(0, len(data), size_of_entry):
+            offset, record_bytes, _ = QUEUE_ENTRY.unpack_from(data, at)
+            if record_bytes != PRE_BLANK_SIZE:
+                yield offset
+        position += len(data)
+
+
+def next_known(queues: Iterable[BaseQueue], log: CommitLog, log_offset: int) -> int | None:
+    """The first whole record behind an offset of the log that a queue leads to; None without one."""
+    for offset in heapq.merge(*(_log_offsets(queue, log_offset + 1) for queue in queues)):
+        if isinstance(record_at(log, offset, check_crc=True), Whole):
+            return int(offset)
+    return None
 
 
 # -- the log -------------------------------------------------------------------------------------------------

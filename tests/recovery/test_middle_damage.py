@@ -1,0 +1,60 @@
+"""C020: damage in an old part of the log, found by a start that looks there for another reason, costs no more than itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from .stores import SEGMENT_BYTES, World, everything, keyed
+
+COUNT = 150
+
+
+def damage(world: World, how: str, offsets: list[int]) -> set[int]:
+    """Spoil a part of the log; returns the numbers of the messages that are hurt."""
+    if how == "a bit":
+        world.flip(offsets[40] + 90)
+        return {40}
+    if how == "two lengths":
+        for number in (40, 41):
+            world.write_log(b"\xff\xff\xff\xff", offsets[number])
+        return {40, 41}
+    if how == "the end of a segment":
+        last = max(n for n, at in enumerate(offsets) if at < SEGMENT_BYTES)
+        world.write_log(bytes(SEGMENT_BYTES - offsets[last]), offsets[last])
+        return {last}
+    hurt = {n for n, at in enumerate(offsets) if SEGMENT_BYTES <= at < 2 * SEGMENT_BYTES}
+    world.write_log(bytes(SEGMENT_BYTES), SEGMENT_BYTES)
+    return hurt
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("how", ["a bit", "two lengths", "the end of a segment", "a whole segment"])
+async def test_c020_an_index_made_again_does_not_cut_the_log(world: World, crashed: bool, how: str):
+    """Everything else is read and found by key, offsets go on, and the next start has nothing to do."""
+    offsets = await world.filled(COUNT)
+    hurt = damage(world, how, offsets)
+    world.disk.remove_tree(world.path("index"))
+    if crashed:
+        world.crash()
+    async with world.life() as store:
+        assert store.log.end == world.report.log_end > offsets[-1]
+        assert world.report.cut_bytes == 0
+        assert any("cannot be read" in note for note in world.report.notes)
+        for number in set(range(COUNT)) - hurt:
+            assert keyed(store, f"k{number}") == [offsets[number]]
+        assert [queue.max_offset for queue in store.queues] == [COUNT // 3] * 3
+        assert world.send(store, b"more", "T", 0) > offsets[-1]
+    report = await world.restart()
+    assert report.records == 1
+    assert report.clean
+    assert report.notes == []
+
+
+async def test_c020_what_is_not_damaged_is_delivered(world: World):
+    """A length that is spoilt hides one message only; a flipped bit of a body none, as with Apache."""
+    offsets = await world.filled(COUNT)
+    world.flip(offsets[40] + 90)
+    world.disk.remove_tree(world.path("index"))
+    async with world.life() as store:
+        found = everything(store)
+    assert sum(map(len, found.values())) == COUNT
