@@ -1,4 +1,4 @@
-"""C020: damage in an old part of the log, found by a start that looks there for another reason, costs no more than itself."""
+"""C020: damage in an old part of the log costs no more than itself when a start looks there for another reason."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ async def test_c020_an_index_made_again_does_not_cut_the_log(world: World, crash
     assert report.notes == []
 
 
-async def test_c020_what_is_not_damaged_is_delivered(world: World):
-    """A length that is spoilt hides one message only; a flipped bit of a body none, as with Apache."""
+async def test_c020_a_flipped_bit_of_a_body_hides_no_message(world: World):
+    """Readers get what is stored, as with Apache; they check bodies themselves."""
     offsets = await world.filled(COUNT)
     world.flip(offsets[40] + 90)
     world.disk.remove_tree(world.path("index"))
