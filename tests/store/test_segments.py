@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from trio_mq.errors import ForeignFormat
 from trio_mq.store.disk import Disk, RealDisk
-from trio_mq.store.segments import ColdData, FilePool, Segments, make_segment_file, warmed
+from trio_mq.store.segments import (
+    ColdData,
+    FilePool,
+    Segments,
+    make_segment_file,
+    pool_limit,
+    warmed,
+)
 from trio_mq.testing.disk import MemoryDisk
 
 SIZE = 100
@@ -205,6 +213,21 @@ def test_the_pool_closes_files_that_were_not_used_for_long(disk, root):
     segments.write(b"a", 0)
     assert segments.read(1, 0) == b"a"
     pool.close()
+
+
+@pytest.mark.parametrize(
+    ("soft", "share", "limit"),
+    [
+        (1024, 4, 256),
+        (1024, 16, 64),
+        (100, 4, 64),
+        (1 << 20, 4, 4096),
+        (resource.RLIM_INFINITY, 4, 4096),
+    ],
+)
+def test_pools_leave_descriptors_for_connections(monkeypatch, soft, share, limit):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    assert pool_limit(share) == limit
 
 
 def test_cold_data_is_warmed_by_a_call_of_its_own():

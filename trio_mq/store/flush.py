@@ -68,6 +68,7 @@ class Flusher:
         self._dispatcher = dispatcher
         self._checkpoint = checkpoint
         self._saved = checkpoint.value
+        self._unsaved = False
         self._settings = settings
         self.is_sync = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._waiters: deque[Waiter] = deque()
@@ -286,11 +287,14 @@ class Flusher:
             if error.errno not in _NO_ROOM:
                 raise
             # An old checkpoint only makes the next start look at more.
-            log.error("the checkpoint cannot be written: %s", error)
+            if not self._unsaved:
+                log.error("the checkpoint cannot be written: %s", error)
+            self._unsaved = True
             if self.failed is not None:
                 self.failed(error)
         else:
             self._saved = value
+            self._unsaved = False
 
 
 def _run_all(calls: list[Callable[[], None]]) -> None:

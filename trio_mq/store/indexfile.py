@@ -1,8 +1,9 @@
 """One file of the key index: hash slots, and entries that chain backwards.
 
 In: hashes of keys with the offsets and times of their records. Out: log offsets of records that may have a key. The
-file is mapped: an insert touches a slot and an entry. A mapped write to a page without room on the disk would end the
-process, so every page gets its room by an ordinary write first, which fails with an OSError instead.
+file is mapped: an insert touches a slot and an entry. Touching a mapped page without room on the disk would end the
+process (tmpfs: even reading it), so every page gets its room by an ordinary write first, which fails with an OSError
+instead, and pages of which that is not known are read the ordinary way.
 Format: ``docs/reference/store-format.md``; source: Apache IndexFile.
 """
 
@@ -79,7 +80,7 @@ class IndexFile:
         self.entries = entries
         size = index_file_size(slots, entries)
         self.memory = file.map(size)
-        self.header: IndexHeader = unpack_index_header(self.memory[:INDEX_HEADER_SIZE].tobytes())
+        self.header: IndexHeader = unpack_index_header(file.read(INDEX_HEADER_SIZE, 0))
         self.entries_at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slots
         #: Pages that have room on the disk, as far as it is known; and how many pages with slots have none yet.
         self._room = bytearray(-(-size // PAGE_BYTES))
@@ -133,7 +134,7 @@ class IndexFile:
         for page in range(begin // PAGE_BYTES, -(-end // PAGE_BYTES)):
             if not self._room[page]:
                 at = page * PAGE_BYTES
-                self.file.write(self.memory[at : at + PAGE_BYTES].tobytes(), at)
+                self.file.write(self.file.read(PAGE_BYTES, at), at)
                 self._room[page] = 1
                 self._slots_missing -= page < self._slot_pages
 
@@ -186,10 +187,17 @@ class IndexFile:
 
     # -- looking up ------------------------------------------------------------------------------------------
 
+    def read(self, size: int, at: int) -> bytes:
+        """Bytes of the file, from its memory where that is safe."""
+        room = self._room
+        if room[at // PAGE_BYTES] and room[(at + size - 1) // PAGE_BYTES]:
+            return self.memory[at : at + size].tobytes()
+        return self.file.read(size, at)
+
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Hash, log offset, seconds since the file's begin, previous entry of the chain."""
-        at = self.entries_at + INDEX_ENTRY_SIZE * number
-        key_hash, log_offset, seconds, previous = INDEX_ENTRY.unpack_from(self.memory, at)
+        data = self.read(INDEX_ENTRY_SIZE, self.entries_at + INDEX_ENTRY_SIZE * number)
+        key_hash, log_offset, seconds, previous = INDEX_ENTRY.unpack(data)
         return key_hash, log_offset, seconds, previous
 
     def search(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
@@ -200,7 +208,7 @@ class IndexFile:
         """
         header = self.header
         slot_at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * (key_hash % self.slots)
-        number = INDEX_SLOT.unpack_from(self.memory, slot_at)[0]
+        number = INDEX_SLOT.unpack(self.read(INDEX_SLOT_SIZE, slot_at))[0]
         # As in Apache, the first entry's seconds count from the end of the file before.
         first_ms = header.begin_timestamp_ms
         for _ in range(CHAIN_LIMIT):
@@ -264,7 +272,7 @@ class IndexFile:
         for first in range(0, self.slots, _SLOTS_AT_ONCE):
             at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * first
             end = at + INDEX_SLOT_SIZE * min(_SLOTS_AT_ONCE, self.slots - first)
-            values = array("i", self.memory[at:end].tobytes())
+            values = array("i", self.file.read(end - at, at))
             if sys.byteorder == "little":
                 values.byteswap()
             yield first, values
@@ -287,7 +295,7 @@ class IndexFile:
         for first in range(1, kept, _ENTRIES_AT_ONCE):
             at = self.entries_at + INDEX_ENTRY_SIZE * first
             end = at + INDEX_ENTRY_SIZE * min(_ENTRIES_AT_ONCE, kept - first)
-            data = self.memory[at:end].tobytes()
+            data = self.file.read(end - at, at)
             for number, (key_hash,) in enumerate(_HASHES.iter_unpack(data), first):
                 slot = key_hash % self.slots
                 if slot in unsure:
@@ -315,7 +323,7 @@ class IndexFile:
         stop = self.entries_at + INDEX_ENTRY_SIZE * end
         while at < stop:
             size = min(PAGE_BYTES, stop - at)
-            if self.memory[at : at + size].tobytes().count(0) < size:
+            if self.file.read(size, at).count(0) < size:
                 self.make_room(at, at + size)
                 self.memory[at : at + size] = bytes(size)
             at += size

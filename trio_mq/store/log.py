@@ -16,11 +16,9 @@ from contextlib import suppress
 from trio_mq.protocol.layout import BLANK_HEADER_SIZE
 from trio_mq.protocol.record import blank
 from trio_mq.store.disk import Disk
-from trio_mq.store.segments import FilePool, Segments, make_segment_file
+from trio_mq.store.segments import FilePool, Segments, make_segment_file, pool_limit
 from trio_mq.tasks import Watermark
 
-#: Log files that stay open: a reader may want any of them, and there are few.
-OPEN_FILES = 256
 #: Zeros written behind the end to find out whether the disk takes writes again.
 PROBE_BYTES = 64 * 1024
 
@@ -29,7 +27,9 @@ class CommitLog:
     """An append-only log. Made empty or by recovery, which sets the end of what is valid."""
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int) -> None:
-        self.segments = Segments(disk, FilePool(disk, OPEN_FILES), directory, segment_bytes)
+        self.segments = Segments(
+            disk, FilePool(disk, pool_limit(share=16)), directory, segment_bytes
+        )
         self.disk = disk
         self.staging = bytearray()
         #: Where the next record goes, staged ones included.

@@ -10,6 +10,7 @@ Format: ``docs/reference/store-format.md``; source: Apache MappedFileQueue, Mapp
 from __future__ import annotations
 
 import logging
+import resource
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable
@@ -24,8 +25,8 @@ T = TypeVar("T")
 log = logging.getLogger("trio_mq.store.segments")
 
 NAME_DIGITS = 20
-#: Open files of one pool. A queue's files are opened when they are used; this bounds descriptors with many queues.
-POOL_FILES = 512
+#: Open files of one pool, whatever the process may have: files are opened when they are used.
+LEAST_FILES, MOST_FILES = 64, 4096
 
 
 class ColdData(Exception):
@@ -45,12 +46,20 @@ def warmed(call: Callable[[], T]) -> T:
             cold.warm()
 
 
+def pool_limit(share: int) -> int:
+    """Open files for a pool that takes one in `share` of what the process may have (connections need some, too)."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_FILES
+    return max(LEAST_FILES, min(MOST_FILES, soft // share))
+
+
 class FilePool:
     """Open files by path, least recently used closed first."""
 
-    def __init__(self, disk: Disk, limit: int = POOL_FILES) -> None:
+    def __init__(self, disk: Disk, limit: int | None = None) -> None:
         self._disk = disk
-        self._limit = limit
+        self._limit = pool_limit(share=4) if limit is None else limit
         self._open: OrderedDict[str, File] = OrderedDict()
 
     def get(self, path: str) -> File:
