@@ -120,6 +120,10 @@ class Child:
         self.popen.kill()
         self.popen.communicate(timeout=STOP_LIMIT_S)
 
+    def close(self) -> None:
+        """Forget about its output."""
+        self._out.close()
+
     # -- what it costs
 
     def cpu_s(self) -> float:
@@ -233,8 +237,10 @@ class Starter:
     def close(self) -> None:
         """End everything."""
         for child in self.children:
-            if child.popen.returncode is None:
-                child.kill()
+            if child.popen.poll() is None:
+                child.popen.kill()
+                child.popen.wait(STOP_LIMIT_S)
+            child.close()
 
 
 def wait_for(

@@ -31,6 +31,7 @@ class RawStore:
 
     root: Path
     segment_bytes: int = GIB
+    queue_file_bytes: int = QUEUE_FILE_BYTES
     at: int = 0
     #: Entries of each queue, by topic and queue id.
     queues: dict[tuple[str, int], bytearray] = attrs.field(factory=dict)
@@ -83,8 +84,12 @@ class RawStore:
         (config / "topics.json").write_text(json.dumps(topics))
         if with_queues:
             for (topic, queue_id), entries in self.queues.items():
-                path = self.root / "consumequeue" / topic / str(queue_id) / f"{0:020d}"
-                _sparse(path, QUEUE_FILE_BYTES, bytes(entries))
+                folder, size = (
+                    self.root / "consumequeue" / topic / str(queue_id),
+                    self.queue_file_bytes,
+                )
+                for start in range(0, len(entries), size):
+                    _sparse(folder / f"{start:020d}", size, bytes(entries[start : start + size]))
         times = Checkpoint(NOW_MS, NOW_MS, NOW_MS)
         (self.root / "checkpoint").write_bytes(pack_checkpoint(times))
         if crashed:
