@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "net": {"protocol"} | OPEN_TO_ALL,
     "store": {"protocol"} | OPEN_TO_ALL,
     "recovery": {"store", "protocol"} | OPEN_TO_ALL,
-    "broker": {"store", "net", "protocol"} | OPEN_TO_ALL,
+    "broker": {"__init__", "store", "net", "protocol"} | OPEN_TO_ALL,  # __init__: the version
     "nameserver": {"store", "net", "protocol"} | OPEN_TO_ALL,
     "client": {"net", "protocol"} | OPEN_TO_ALL,
     "system": {"recovery", "broker", "nameserver", "store", "net", "protocol", "logs"}

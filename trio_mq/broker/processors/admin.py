@@ -5,8 +5,7 @@ In: what the families need. Out: their processors in a request table. Called onc
 
 from __future__ import annotations
 
-import importlib.metadata
-
+from trio_mq import __version__
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.members import Members
 from trio_mq.broker.offsets import ConsumerOffsets
@@ -47,18 +46,10 @@ class Admin:
             Definitions(store, topics, groups, offsets, saver),
             Statistics(settings, store, topics, offsets, members, address),
             Resets(store, topics, groups, offsets, members, mine),
-            Runtime(settings, store, sender, puller, clock, version_text()),
+            Runtime(settings, store, sender, puller, clock, f"trio-mq {__version__}"),
         )
 
     def fill(self, table: RequestTable) -> None:
         """Register the request codes of all families."""
         for family in self._families:
             family.fill(table)
-
-
-def version_text() -> str:
-    """Name and version of this program, as administrators see it."""
-    try:
-        return f"trio-mq {importlib.metadata.version('trio-mq')}"
-    except importlib.metadata.PackageNotFoundError:  # run from its sources
-        return "trio-mq"
