@@ -27,6 +27,8 @@ log = logging.getLogger("trio_mq.store.segments")
 NAME_DIGITS = 20
 #: Open files of one pool, whatever the process may have: files are opened when they are used.
 LEAST_FILES, MOST_FILES = 64, 4096
+#: Bytes that are made zeros in one go.
+CLEAR_BYTES = 1024 * 1024
 
 
 class ColdData(Exception):
@@ -102,12 +104,12 @@ class Segments:
 
     # -- the files -------------------------------------------------------------------------------------------
 
-    def load(self, *, mend_last: bool = False, mend_all: bool = False) -> list[str]:
+    def load(self, *, mend: bool = False) -> list[str]:
         """Find the files. Returns notes about what was put right (an empty last file, a gap).
 
         A crash between creating a file and giving it its size leaves an empty last file, which is dropped. With
-        `mend_last` (after a crash) a last file that is short is given its size too; with `mend_all` any is, which
-        is right for files that can be made again from others. Raises :class:`ForeignFormat` for any other size
+        `mend` a file that is short is given its size, which is right for files that can be made again from others,
+        after a crash. Raises :class:`ForeignFormat` for any other size
         (Apache: MappedFileQueue.doLoad).
         """
         notes: list[str] = []
@@ -118,7 +120,6 @@ class Segments:
             self._changes += 1
             notes.append(f"{path} was empty and is dropped")
         for name in names:
-            mend = mend_all or (mend_last and name == names[-1])
             notes += self._check(f"{self.directory}/{name}", mend)
         starts = [int(name) for name in names]
         for before, after in pairwise(starts):
@@ -155,7 +156,7 @@ class Segments:
             return [f"{path} had {size} bytes and gets its full size back"]
         raise ForeignFormat(
             f"{path} has {size} bytes, but the settings say {wanted}; start with the segment size that "
-            f"the store was written with, or move the file away if it was cut"
+            f"the store was written with. If the file was cut, give it its size back: truncate -s {wanted} '{path}'"
         )
 
     @property
@@ -276,14 +277,18 @@ class Segments:
         removed: list[str] = []
         while self._starts and self._starts[-1] >= end and len(self._starts) > 1:
             removed.append(self.drop_segment(self._starts[-1]))
-        if removed:
-            # Else a power cut might bring them back behind a file that is short for a moment.
-            self.disk.sync_dir(self.directory)
         if self._starts and end < self.end:
-            file = self.file(self._starts[-1])
-            file.truncate(max(0, end - self._starts[-1]))
-            file.truncate(self.segment_bytes)
+            self.clear(max(end, self._starts[-1]))
         return removed
+
+    def clear(self, begin: int) -> None:
+        """Make everything from `begin` to the end of its file zeros; the file keeps its size at every moment."""
+        position, stop = begin, self.segment_of(begin) + self.segment_bytes
+        while position < stop and (position := self.next_data(position)) < stop:
+            zeros = bytes(min(CLEAR_BYTES, stop - position))
+            if self.read(len(zeros), position) != zeros:
+                self.write(zeros, position)
+            position += len(zeros)
 
     def detach(self, segment: int) -> str:
         """Forget one file, wherever it is; returns its path, for the caller to remove."""
