@@ -55,7 +55,7 @@ def load_queues(
                 f"the folder of the queues away to lose them"
             )
         queue = table.make(topic, queue_id, batch=batch)
-        notes += queue.files.segments.load(mend_all=mend)
+        notes += queue.files.segments.load(mend=mend)
     return notes
 
 
@@ -125,10 +125,12 @@ def cut_log(segments: Segments, end: EndPlan) -> list[str]:
         notes.append(f"what was cut off is kept in {path}")
     if segments.starts[-1] == end.log_end:
         # A new file without any record stays: the log has just rolled (case C029).
-        file = segments.file(end.log_end)
-        file.truncate(0)
-        file.truncate(segments.segment_bytes)
+        segments.clear(end.log_end)
         return notes
+    written_end = end.log_end + end.cut_bytes
+    for start in [start for start in segments.starts if start >= written_end]:
+        # Prepared for later; there is one after many a crash.
+        log.info("%s was never written to and is removed", segments.drop_segment(start))
     removed = segments.cut(end.log_end)
     return notes + [f"{path} holds nothing before the log's end and is removed" for path in removed]
 

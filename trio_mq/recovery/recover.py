@@ -125,7 +125,7 @@ class _Recovery:
         parts, report = self._parts, self._report
         await self._run(parts.checkpoint.load)
         crashed = parts.abort.present
-        report.notes += await parts.disk.run(partial(parts.log.segments.load, mend_last=crashed))
+        report.notes += await parts.disk.run(parts.log.segments.load)
         found = await parts.disk.run(parts.queues.found)
         for begin in range(0, len(found), QUEUES_AT_ONCE):
             some = found[begin : begin + QUEUES_AT_ONCE]
