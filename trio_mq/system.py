@@ -19,10 +19,11 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import attrs
@@ -102,6 +103,7 @@ def run_serve(settings: Settings, *, ready_json: bool, log_json: bool) -> int:
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 20, 20)
 
+    _raise_descriptor_limit()
     gc.disable()  # nearly all that a start makes stays: looking for garbage meanwhile finds none
     try:
         trio.run(serve_until_signal, settings, began_s, ready)
@@ -129,6 +131,14 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     kind = StoreFull if failed.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
     where = f"{failed.filename}: " if failed.filename is not None else ""
     return kind(f"the store's disk failed: {where}{failed.strerror or failed}")
+
+
+def _raise_descriptor_limit() -> None:
+    """Let the process open as many files and connections as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # some systems name a limit that they then refuse
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _process_start_s() -> float:

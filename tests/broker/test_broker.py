@@ -11,6 +11,7 @@ import random
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from tests.broker.support import (
     BROKER,
@@ -33,6 +34,7 @@ from trio_mq.protocol.headers.offset import (
     UpdateConsumerOffsetRequest,
 )
 from trio_mq.protocol.message import BatchItem, join_batch
+from trio_mq.store.retention import Expired, RaisedMinimum
 from trio_mq.testing.disk import MemoryDisk
 
 SYNC = attrs.evolve(STORE, flush_disk_type=FlushDiskType.SYNC_FLUSH)
@@ -297,3 +299,24 @@ async def test_orderly_restarts_lose_no_progress(autojump_clock, seed):
     assert len(got) == len(set(got))
     assert set(world.acknowledged.values()) <= set(got)
     assert len(got) <= world.sent
+
+
+def test_c058_expiry_names_the_groups_that_it_hurts(caplog):
+    """A group behind the new minimum is named with both offsets; one that is ahead is not."""
+
+    async def run() -> None:
+        disk = MemoryDisk()
+        async with serving(disk) as bench:
+            offsets = bench.broker._offsets
+            offsets.commit("behind", "Orders", 0, 3)
+            offsets.commit("ahead", "Orders", 0, 12)
+            expired = Expired(0, 1000, True, (RaisedMinimum("Orders", 0, 0, 10),))
+            bench.broker.store.cleaner.expired(expired)
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+    lines = [r.message for r in caplog.records if "loses messages" in r.message]
+    assert len(lines) == 1
+    assert "group behind" in lines[0]
+    assert "offset 3" in lines[0]
+    assert "before 10" in lines[0]
+    assert "disk is full" in lines[0]

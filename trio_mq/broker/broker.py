@@ -27,6 +27,7 @@ from trio_mq.broker.tables import BrokerTables
 from trio_mq.clock import Clock
 from trio_mq.config import Settings
 from trio_mq.net.requests import Peer, RequestTable
+from trio_mq.store.retention import Expired
 from trio_mq.store.store import Store
 from trio_mq.tasks import PeriodicTask, Scheduler
 
@@ -52,6 +53,7 @@ class Broker:
         topics, groups = tables.topics.table, tables.groups.table
         offsets = tables.offsets.table
         self.topics = topics
+        self._offsets = offsets
         self.sender = Sender(store, topics, groups, mine, settings.store, clock, store.host)
         self.puller = Puller(store, topics, groups, offsets, self.members, self.holds, mine)
         self.saver = Saver(tables, mine.flush_consumer_offset_interval_ms / 1000)
@@ -90,10 +92,25 @@ class Broker:
         #: Called with the name of each topic that was created, changed or deleted.
         self.topic_changed: Callable[[str], None] | None = None
         store.dispatcher.arrived = self.holds.arrived
+        store.cleaner.expired = self._expired
 
     def _disconnected(self, peer: Peer) -> None:
         self.holds.drop(peer)
         self.clients.disconnected(peer)
+
+    def _expired(self, expired: Expired) -> None:
+        """Name the groups that had not consumed what has expired (case C058); their next pull is moved."""
+        offsets = self._offsets
+        for one in expired.raised:
+            for group in offsets.groups_of(one.topic):
+                offset = offsets.query(group, one.topic, one.queue_id)
+                if offset is not None and offset < one.new_offset:
+                    log.warning(
+                        "group %s loses messages of %s queue %d: it is at offset %d, and those before %d have "
+                        "expired%s; its next pull goes on from there",
+                        *(group, one.topic, one.queue_id, offset, one.new_offset),
+                        " because the disk is full" if expired.forced else "",
+                    )
 
     def _group_changed(self, _group: str) -> None:
         self.saver.soon()

@@ -269,7 +269,7 @@ class RemotingFace:
         later = [frame for _, frame, wait in replies if frame and (wait or topics_changed)]
         if not later:
             return
-        release, end = partial(_release, peer, later), store.log.written
+        release, end = partial(_release, peer, later, store), store.log.written
         if topics_changed:
             self._saver.soon(lambda _error: self._when_durable(end, release))
         else:
@@ -336,15 +336,19 @@ class RemotingFace:
         await self._cold.run(task_status=task_status)
 
 
-def _release(peer: Inbound, frames: list[bytes], durable: bool) -> None:
+def _release(peer: Inbound, frames: list[bytes], store: Store, durable: bool) -> None:
     """Let replies go that waited for the disk; too late means a success with another code."""
     if not durable:
-        frames = [_with_timeout_code(frame) for frame in frames if frame]
+        remark = f"stored, but not known to be on the disk: {store.flusher.slow_text()}"
+        frames = [_with_timeout_code(frame, remark) for frame in frames if frame]
     peer.write(b"".join(frames))
 
 
-def _with_timeout_code(frame: bytes) -> bytes:
+def _with_timeout_code(frame: bytes, remark: str) -> bytes:
     """A successful send reply, turned into one that says FLUSH_DISK_TIMEOUT: stored, but not known durable."""
-    code = b'{"code":%d,' % ResponseCode.FLUSH_DISK_TIMEOUT
+    code = b'{"code":%d,"remark":%b,' % (
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        msgspec.json.encode(remark),
+    )
     header = frame[8:].replace(b'{"code":0,', code, 1)
     return _LENGTHS.pack(4 + len(header), len(header)) + header

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-settings.register_profile("store", deadline=None)
-settings.load_profile("store")
+settings.register_profile("trio-mq", deadline=None)
+settings.load_profile("trio-mq")
