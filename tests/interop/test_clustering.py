@@ -24,10 +24,15 @@ from .scenes import bodies, exactly, got, members
 HEART_BEAT, CONSUMER_LIST, IDS_CHANGED, UNREGISTER, LOCK, UNLOCK = 34, 38, 40, 35, 41, 42
 
 
-def hand_over(consumer: Push) -> None:
-    """Offsets to the broker first: they are sent one-way, so a stop alone may be overtaken by the next owner."""
-    consumer.persist()
-    sleep(0.3)
+def hand_over(cluster: Cluster, group: str, topic: str, consumers: list[Push]) -> None:
+    """Offsets to the broker first: they go one-way, so a stop alone may be overtaken by the next owner."""
+
+    def all_committed() -> bool:
+        for consumer in consumers:
+            consumer.persist()
+        return cluster.admin.consume_stats(group, topic).lag == 0
+
+    wait_for(all_committed, "every offset is committed", every_s=0.2)
 
 
 @pytest.mark.parametrize(("count", "messages"), [(2, 400), (4, 600)])
@@ -43,14 +48,14 @@ def test_b045_shares_are_even(java: Java, cluster3: Cluster, count: int, message
 
 
 def test_b046_the_last_one_left_takes_all(java: Java, cluster3: Cluster) -> None:
-    topic = cluster3.topic()
-    first, second = members(java, cluster3, topic, 2)
+    topic, group = cluster3.topic(), cluster3.group()
+    first, second = members(java, cluster3, topic, 2, group)
     producer = java.producer(cluster3.ns)
     producer.send_ok(texts(topic, 400, "old"))
     exactly([first, second], 400)
     before = first.count()
     assert 180 <= before <= 220
-    hand_over(second)
+    hand_over(cluster3, group, topic, [first, second])
     second.halt()
     new = texts(topic, 400, "new")
     producer.send_ok(new)
@@ -60,13 +65,13 @@ def test_b046_the_last_one_left_takes_all(java: Java, cluster3: Cluster) -> None
 
 
 def test_b047_two_of_three_stay(java: Java, cluster3: Cluster) -> None:
-    topic = cluster3.topic()
-    *left, last = members(java, cluster3, topic, 3)
+    topic, group = cluster3.topic(), cluster3.group()
+    *left, last = members(java, cluster3, topic, 3, group)
     producer = java.producer(cluster3.ns)
     producer.send_ok(texts(topic, 400, "old"))
     exactly([*left, last], 400)
     before = [c.count() for c in left]
-    hand_over(last)
+    hand_over(cluster3, group, topic, [*left, last])
     last.stop()
     wait_assigned(left, topic, 24)
     producer.send_ok(texts(topic, 400, "new"))
