@@ -15,6 +15,7 @@ import attrs
 
 from trio_mq.protocol.jsondialect import MessageQueue
 from trio_mq.protocol.names import wire
+from trio_mq.protocol.values import value
 
 
 class ConsumeType(StrEnum):
@@ -45,7 +46,7 @@ class ConsumeFromWhere(StrEnum):
     CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
-@attrs.frozen
+@value
 class SubscriptionData:
     """What one group wants of one topic.
 
@@ -62,7 +63,7 @@ class SubscriptionData:
     class_filter_mode: bool = False
 
 
-@attrs.frozen
+@value
 class ConsumerData:
     """One consumer group of a client."""
 
@@ -74,14 +75,14 @@ class ConsumerData:
     unit_mode: bool = False
 
 
-@attrs.frozen
+@value
 class ProducerData:
     """One producer group of a client."""
 
     group_name: str
 
 
-@attrs.frozen
+@value
 class HeartbeatData:
     """HEART_BEAT (34). A fingerprint that is not 0 says that the client speaks version 2."""
 
@@ -92,7 +93,7 @@ class HeartbeatData:
     without_sub: bool = False
 
 
-@attrs.frozen
+@value
 class CheckClientBody:
     """CHECK_CLIENT_CONFIG (46)."""
 
@@ -102,14 +103,14 @@ class CheckClientBody:
     namespace: str | None = None
 
 
-@attrs.frozen
+@value
 class ConsumerIdList:
     """Answer to GET_CONSUMER_LIST_BY_GROUP (38)."""
 
     consumer_id_list: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@value
 class Connection:
     """One connected client. ``language`` is the name."""
 
@@ -119,7 +120,7 @@ class Connection:
     version: int = 0
 
 
-@attrs.frozen
+@value
 class ConsumerConnection:
     """Answer to GET_CONSUMER_CONNECTION_LIST (203)."""
 
@@ -130,14 +131,14 @@ class ConsumerConnection:
     consume_from_where: ConsumeFromWhere | None = None
 
 
-@attrs.frozen
+@value
 class ProducerConnection:
     """Answer to GET_PRODUCER_CONNECTION_LIST (204)."""
 
     connection_set: tuple[Connection, ...] = ()
 
 
-@attrs.frozen
+@value
 class ProducerInfo:
     """One client in :class:`ProducerTableInfo`."""
 
@@ -148,14 +149,14 @@ class ProducerInfo:
     last_update_timestamp: int = 0
 
 
-@attrs.frozen
+@value
 class ProducerTableInfo:
     """Answer to GET_ALL_PRODUCER_INFO (328)."""
 
     data: Mapping[str, tuple[ProducerInfo, ...]] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@value
 class LockBatchBody:
     """LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42)."""
 
@@ -165,14 +166,14 @@ class LockBatchBody:
     only_this_broker: bool = False
 
 
-@attrs.frozen
+@value
 class LockBatchReplyBody:
     """Answer to 41: the queues that the client holds now."""
 
     lock_ok_mq_set: frozenset[MessageQueue] = wire("lockOKMQSet", default=frozenset())
 
 
-@attrs.frozen
+@value
 class QueryAssignmentBody:
     """QUERY_ASSIGNMENT (400)."""
 
@@ -183,7 +184,7 @@ class QueryAssignmentBody:
     message_model: MessageModel = MessageModel.CLUSTERING
 
 
-@attrs.frozen
+@value
 class MessageQueueAssignment:
     """A queue and how it is read: ``PULL`` or ``POP``."""
 
@@ -192,14 +193,14 @@ class MessageQueueAssignment:
     attachments: Mapping[str, str] | None = None
 
 
-@attrs.frozen
+@value
 class QueryAssignmentReplyBody:
     """Answer to 400; ``None`` means keep what you have, empty means drop all."""
 
     message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
 
 
-@attrs.frozen
+@value
 class SetMessageRequestModeBody:
     """SET_MESSAGE_REQUEST_MODE (401)."""
 
@@ -209,7 +210,7 @@ class SetMessageRequestModeBody:
     pop_share_queue_num: int = 0
 
 
-@attrs.frozen
+@value
 class BatchAck:
     """Acknowledgements of one receipt; the names on the wire are letters."""
 
@@ -225,7 +226,7 @@ class BatchAck:
     bit_set: str = wire("b", default="")
 
 
-@attrs.frozen
+@value
 class BatchAckBody:
     """BATCH_ACK_MESSAGE (200151)."""
 
@@ -233,7 +234,7 @@ class BatchAckBody:
     acks: tuple[BatchAck, ...] = ()
 
 
-@attrs.frozen
+@value
 class ConsumeMessageDirectlyResult:
     """Answer to CONSUME_MESSAGE_DIRECTLY (309), from the client. ``spent_time_mills`` is in ms."""
 
@@ -244,7 +245,7 @@ class ConsumeMessageDirectlyResult:
     spent_time_mills: int = 0
 
 
-@attrs.frozen
+@value
 class ConsumerRunningInfo:
     """Answer to GET_CONSUMER_RUNNING_INFO (307), from the client; the tables stay plain JSON."""
 

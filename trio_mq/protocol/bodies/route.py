@@ -12,8 +12,10 @@ from typing import Any
 
 import attrs
 
+from trio_mq.protocol.values import value
 
-@attrs.frozen
+
+@value
 class QueueData:
     """The queues of a topic at one broker name."""
 
@@ -24,7 +26,7 @@ class QueueData:
     topic_sys_flag: int = 0
 
 
-@attrs.frozen
+@value
 class BrokerData:
     """The addresses of one broker name."""
 
@@ -35,7 +37,7 @@ class BrokerData:
     zone_name: str | None = None
 
 
-@attrs.frozen
+@value
 class TopicRouteData:
     """Answer to GET_ROUTEINFO_BY_TOPIC (105), body of REGISTER_TOPIC_IN_NAMESRV (217)."""
 
@@ -46,7 +48,7 @@ class TopicRouteData:
     topic_queue_mapping_by_broker: Mapping[str, Any] | None = None
 
 
-@attrs.frozen
+@value
 class ClusterInfo:
     """Answer to GET_BROKER_CLUSTER_INFO (106)."""
 
@@ -54,7 +56,7 @@ class ClusterInfo:
     cluster_addr_table: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@value
 class TopicList:
     """Answer to 206, 224, 304, 305 and 343."""
 
@@ -62,14 +64,14 @@ class TopicList:
     broker_addr: str | None = None
 
 
-@attrs.frozen
+@value
 class KVTable:
     """Answer to REGISTER_BROKER (103), GET_KVLIST_BY_NAMESPACE (219), runtime info (28)."""
 
     table: Mapping[str, str] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@value
 class BrokerMemberGroup:
     """The brokers of one name."""
 
@@ -78,7 +80,7 @@ class BrokerMemberGroup:
     broker_addrs: Mapping[int, str] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@value
 class GetBrokerMemberGroupReplyBody:
     """Answer to GET_BROKER_MEMBER_GROUP (901)."""
 

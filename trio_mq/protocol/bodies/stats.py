@@ -12,11 +12,12 @@ from collections.abc import Mapping
 import attrs
 
 from trio_mq.protocol.jsondialect import MessageQueue
+from trio_mq.protocol.values import value
 
 from .client import SubscriptionData
 
 
-@attrs.frozen
+@value
 class TopicOffset:
     """Bounds of one queue."""
 
@@ -25,7 +26,7 @@ class TopicOffset:
     last_update_timestamp: int = 0
 
 
-@attrs.frozen
+@value
 class TopicStatsTable:
     """Answer to GET_TOPIC_STATS_INFO (202)."""
 
@@ -33,7 +34,7 @@ class TopicStatsTable:
     topic_put_tps: float = 0.0
 
 
-@attrs.frozen
+@value
 class OffsetWrapper:
     """How far a group is in one queue."""
 
@@ -43,7 +44,7 @@ class OffsetWrapper:
     last_timestamp: int = 0
 
 
-@attrs.frozen
+@value
 class ConsumeStats:
     """Answer to GET_CONSUME_STATS (208)."""
 
@@ -51,7 +52,7 @@ class ConsumeStats:
     consume_tps: float = 0.0
 
 
-@attrs.frozen
+@value
 class ConsumeStatsList:
     """Answer to GET_BROKER_CONSUME_STATS (317): one map from group to stats for each group."""
 
@@ -61,14 +62,14 @@ class ConsumeStatsList:
     total_inflight_diff: int = 0
 
 
-@attrs.frozen
+@value
 class GroupList:
     """Answer to QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     group_list: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@value
 class QuerySubscriptionReplyBody:
     """Answer to QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
 
@@ -77,7 +78,7 @@ class QuerySubscriptionReplyBody:
     subscription_data: SubscriptionData | None = None
 
 
-@attrs.frozen
+@value
 class QueueTimeSpan:
     """Times of the oldest, the newest and the last consumed message; ``delay_time`` in ms."""
 
@@ -88,14 +89,14 @@ class QueueTimeSpan:
     delay_time: int = 0
 
 
-@attrs.frozen
+@value
 class ConsumeTimeSpanBody:
     """Answer to QUERY_CONSUME_TIME_SPAN (303)."""
 
     consume_time_span_set: tuple[QueueTimeSpan, ...] = ()
 
 
-@attrs.frozen
+@value
 class BrokerStatsItem:
     """Sum, rate and average of one span."""
 
@@ -104,7 +105,7 @@ class BrokerStatsItem:
     avgpt: float = 0.0
 
 
-@attrs.frozen
+@value
 class BrokerStatsData:
     """Answer to VIEW_BROKER_STATS_DATA (315)."""
 
@@ -113,7 +114,7 @@ class BrokerStatsData:
     stats_day: BrokerStatsItem = attrs.field(factory=BrokerStatsItem)
 
 
-@attrs.frozen
+@value
 class ConsumeQueueData:
     """One queue entry. ``physic_offset`` is a place in the log; ``eval``: would it be delivered."""
 
@@ -126,7 +127,7 @@ class ConsumeQueueData:
     msg: str | None = None
 
 
-@attrs.frozen
+@value
 class QueryConsumeQueueReplyBody:
     """Answer to QUERY_CONSUME_QUEUE (321)."""
 

@@ -13,9 +13,10 @@ from typing import Any
 import attrs
 
 from trio_mq.protocol.jsondialect import MessageQueue
+from trio_mq.protocol.values import value
 
 
-@attrs.frozen
+@value
 class DataVersion:
     """Version of a table. ``timestamp`` is ms since the epoch."""
 
@@ -24,7 +25,7 @@ class DataVersion:
     timestamp: int = 0
 
 
-@attrs.frozen
+@value
 class TopicConfig:
     """One topic. ``perm`` is a :class:`~trio_mq.protocol.codes.Perm`."""
 
@@ -38,7 +39,7 @@ class TopicConfig:
     attributes: Mapping[str, str] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@value
 class TopicConfigSerializeWrapper:
     """Answer to GET_ALL_TOPIC_CONFIG (21), part of REGISTER_BROKER (103), file ``topics.json``."""
 
@@ -49,7 +50,7 @@ class TopicConfigSerializeWrapper:
     topic_queue_mapping_info_map: Mapping[str, Any] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@value
 class RegisterBrokerBody:
     """REGISTER_BROKER (103), plain form; the compressed one is read by :mod:`.compressed`."""
 
@@ -59,7 +60,7 @@ class RegisterBrokerBody:
     filter_server_list: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@value
 class SubscriptionGroupConfig:
     """One consumer group: UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), answer to 352.
 
@@ -83,7 +84,7 @@ class SubscriptionGroupConfig:
     attributes: Mapping[str, str] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@value
 class SubscriptionGroupWrapper:
     """Answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), file ``subscriptionGroup.json``.
 
@@ -95,7 +96,7 @@ class SubscriptionGroupWrapper:
     forbidden_table: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@value
 class ConsumerOffsetWrapper:
     """Answer to GET_ALL_CONSUMER_OFFSET (43). Keys are ``topic@group``, then queue ids."""
 
@@ -103,14 +104,14 @@ class ConsumerOffsetWrapper:
     data_version: DataVersion = attrs.field(factory=DataVersion)
 
 
-@attrs.frozen
+@value
 class ResetOffsetBody:
     """RESET_CONSUMER_CLIENT_OFFSET (220), answer to 222."""
 
     offset_table: Mapping[MessageQueue, int] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@value
 class ConsumerStatusBody:
     """Answer to 223 (by client id) and to 221 (``message_queue_table``)."""
 

@@ -6,14 +6,13 @@ In and out: see :mod:`.core`. Fields are those of the peers' classes of the same
 
 from __future__ import annotations
 
-import attrs
-
 from trio_mq.protocol.names import wire
+from trio_mq.protocol.values import value
 
 from .core import I32, I64
 
 
-@attrs.frozen
+@value
 class CreateTopicRequest:
     """UPDATE_AND_CREATE_TOPIC (17). ``attributes`` is text like ``+key=value,-key2``."""
 
@@ -29,14 +28,14 @@ class CreateTopicRequest:
     force: bool = False
 
 
-@attrs.frozen
+@value
 class DeleteTopicRequest:
     """DELETE_TOPIC_IN_BROKER (215)."""
 
     topic: str
 
 
-@attrs.frozen
+@value
 class GetAllTopicConfigRequest:
     """GET_ALL_TOPIC_CONFIG (21); older peers send no field and get all topics at once.
 
@@ -48,28 +47,28 @@ class GetAllTopicConfigRequest:
     max_topic_num: I32 | None = None
 
 
-@attrs.frozen
+@value
 class GetAllTopicConfigReply:
     """Answer to 21."""
 
     total_topic_num: I32
 
 
-@attrs.frozen
+@value
 class GetTopicConfigRequest:
     """GET_TOPIC_CONFIG (351)."""
 
     topic: str
 
 
-@attrs.frozen
+@value
 class GetTopicStatsInfoRequest:
     """GET_TOPIC_STATS_INFO (202)."""
 
     topic: str
 
 
-@attrs.frozen
+@value
 class GetAllSubscriptionGroupRequest:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201); pages as with topics."""
 
@@ -78,21 +77,21 @@ class GetAllSubscriptionGroupRequest:
     max_group_num: I32 | None = None
 
 
-@attrs.frozen
+@value
 class GetAllSubscriptionGroupReply:
     """Answer to 201."""
 
     total_group_num: I32
 
 
-@attrs.frozen
+@value
 class GetSubscriptionGroupConfigRequest:
     """GET_SUBSCRIPTIONGROUP_CONFIG (352)."""
 
     group: str
 
 
-@attrs.frozen
+@value
 class DeleteSubscriptionGroupRequest:
     """DELETE_SUBSCRIPTIONGROUP (207)."""
 
@@ -100,7 +99,7 @@ class DeleteSubscriptionGroupRequest:
     clean_offset: bool = False
 
 
-@attrs.frozen
+@value
 class UpdateGroupForbiddenRequest:
     """UPDATE_AND_GET_GROUP_FORBIDDEN (353); without ``readable`` it only asks."""
 
@@ -109,14 +108,14 @@ class UpdateGroupForbiddenRequest:
     readable: bool | None = None
 
 
-@attrs.frozen
+@value
 class GetBrokerConfigReply:
     """Answer to GET_BROKER_CONFIG (26). ``version`` is a data version as JSON text."""
 
     version: str
 
 
-@attrs.frozen
+@value
 class GetConsumeStatsRequest:
     """GET_CONSUME_STATS (208)."""
 
@@ -125,28 +124,28 @@ class GetConsumeStatsRequest:
     topic_list: str | None = None
 
 
-@attrs.frozen
+@value
 class GetConsumeStatsInBrokerRequest:
     """GET_BROKER_CONSUME_STATS (317)."""
 
     order: bool = wire("isOrder", default=False)
 
 
-@attrs.frozen
+@value
 class QueryTopicConsumeByWhoRequest:
     """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     topic: str
 
 
-@attrs.frozen
+@value
 class QueryTopicsByConsumerRequest:
     """QUERY_TOPICS_BY_CONSUMER (343)."""
 
     group: str
 
 
-@attrs.frozen
+@value
 class QuerySubscriptionByConsumerRequest:
     """QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
 
@@ -154,7 +153,7 @@ class QuerySubscriptionByConsumerRequest:
     topic: str | None = None
 
 
-@attrs.frozen
+@value
 class QueryConsumeTimeSpanRequest:
     """QUERY_CONSUME_TIME_SPAN (303)."""
 
@@ -162,7 +161,7 @@ class QueryConsumeTimeSpanRequest:
     group: str
 
 
-@attrs.frozen
+@value
 class ViewBrokerStatsDataRequest:
     """VIEW_BROKER_STATS_DATA (315)."""
 
@@ -170,7 +169,7 @@ class ViewBrokerStatsDataRequest:
     stats_key: str
 
 
-@attrs.frozen
+@value
 class ResetMasterFlushOffsetRequest:
     """RESET_MASTER_FLUSH_OFFSET (908)."""
 

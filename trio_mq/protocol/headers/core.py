@@ -7,9 +7,9 @@ are ``true`` in any case and everything else is false, unknown pairs are ignored
 written. Unlike the peers, a missing required field is an error that names it, and not a null that
 fails somewhere else.
 
-A header class is ``attrs.frozen``. Its fields are ``str``, ``bool``, :data:`I32`, :data:`I64`, a
-``StrEnum``, or one of these with ``None``; a field without a default is required. ``SHORT`` may
-give other wire names to all fields (send, version 2).
+A header class is a :func:`~trio_mq.protocol.values.value`. Its fields are ``str``, ``bool``,
+:data:`I32`, :data:`I64`, a ``StrEnum``, or one of these with ``None``; a field without a default
+is required. ``SHORT`` may give other wire names to all fields (send, version 2).
 """
 
 from __future__ import annotations

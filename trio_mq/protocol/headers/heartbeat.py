@@ -6,19 +6,18 @@ In and out: see :mod:`.core`. Fields are those of the peers' classes of the same
 
 from __future__ import annotations
 
-import attrs
-
 from trio_mq.protocol.names import wire
+from trio_mq.protocol.values import value
 
 from .core import I32
 
 
-@attrs.frozen
+@value
 class HeartbeatRequest:
     """HEART_BEAT (34): everything is in the body."""
 
 
-@attrs.frozen
+@value
 class HeartbeatReply:
     """Answer to 34."""
 
@@ -26,7 +25,7 @@ class HeartbeatReply:
     sub_change: bool = wire("IS_SUB_CHANGE", default=True)
 
 
-@attrs.frozen
+@value
 class UnregisterClientRequest:
     """UNREGISTER_CLIENT (35)."""
 
@@ -35,35 +34,35 @@ class UnregisterClientRequest:
     consumer_group: str | None = None
 
 
-@attrs.frozen
+@value
 class GetConsumerListByGroupRequest:
     """GET_CONSUMER_LIST_BY_GROUP (38)."""
 
     consumer_group: str
 
 
-@attrs.frozen
+@value
 class NotifyConsumerIdsChangedRequest:
     """NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client, one-way."""
 
     consumer_group: str
 
 
-@attrs.frozen
+@value
 class GetConsumerConnectionListRequest:
     """GET_CONSUMER_CONNECTION_LIST (203)."""
 
     consumer_group: str
 
 
-@attrs.frozen
+@value
 class GetProducerConnectionListRequest:
     """GET_PRODUCER_CONNECTION_LIST (204)."""
 
     producer_group: str
 
 
-@attrs.frozen
+@value
 class GetConsumerRunningInfoRequest:
     """GET_CONSUMER_RUNNING_INFO (307), to the broker and from it to the client."""
 
@@ -72,7 +71,7 @@ class GetConsumerRunningInfoRequest:
     jstack_enable: bool = False
 
 
-@attrs.frozen
+@value
 class ConsumeMessageDirectlyResultRequest:
     """CONSUME_MESSAGE_DIRECTLY (309), to the broker and from it to the client."""
 

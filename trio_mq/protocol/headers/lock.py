@@ -5,14 +5,14 @@ In and out: see :mod:`.core` (Apache: ``LockBatchMqRequestHeader``, ``UnlockBatc
 
 from __future__ import annotations
 
-import attrs
+from trio_mq.protocol.values import value
 
 
-@attrs.frozen
+@value
 class LockBatchMqRequest:
     """LOCK_BATCH_MQ (41)."""
 
 
-@attrs.frozen
+@value
 class UnlockBatchMqRequest:
     """UNLOCK_BATCH_MQ (42)."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import attrs
-
 from trio_mq.protocol.names import wire
+from trio_mq.protocol.values import value
 
 from .core import I32, I64
 
@@ -26,7 +25,7 @@ class BoundaryType(StrEnum):
         return cls.UPPER if str(value).lower() == "upper" else cls.LOWER
 
 
-@attrs.frozen
+@value
 class QueryConsumerOffsetRequest:
     """QUERY_CONSUMER_OFFSET (14)."""
 
@@ -36,14 +35,14 @@ class QueryConsumerOffsetRequest:
     set_zero_if_not_found: bool | None = None
 
 
-@attrs.frozen
+@value
 class QueryConsumerOffsetReply:
     """Answer to 14."""
 
     offset: I64
 
 
-@attrs.frozen
+@value
 class UpdateConsumerOffsetRequest:
     """UPDATE_CONSUMER_OFFSET (15)."""
 
@@ -53,7 +52,7 @@ class UpdateConsumerOffsetRequest:
     commit_offset: I64
 
 
-@attrs.frozen
+@value
 class SearchOffsetRequest:
     """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
 
@@ -63,14 +62,14 @@ class SearchOffsetRequest:
     boundary_type: BoundaryType = BoundaryType.LOWER
 
 
-@attrs.frozen
+@value
 class SearchOffsetReply:
     """Answer to 29."""
 
     offset: I64
 
 
-@attrs.frozen
+@value
 class GetMaxOffsetRequest:
     """GET_MAX_OFFSET (30). ``committed``: only what replicas have confirmed."""
 
@@ -79,14 +78,14 @@ class GetMaxOffsetRequest:
     committed: bool = True
 
 
-@attrs.frozen
+@value
 class GetMaxOffsetReply:
     """Answer to 30."""
 
     offset: I64
 
 
-@attrs.frozen
+@value
 class GetMinOffsetRequest:
     """GET_MIN_OFFSET (31)."""
 
@@ -94,14 +93,14 @@ class GetMinOffsetRequest:
     queue_id: I32
 
 
-@attrs.frozen
+@value
 class GetMinOffsetReply:
     """Answer to 31."""
 
     offset: I64
 
 
-@attrs.frozen
+@value
 class GetEarliestMsgStoretimeRequest:
     """GET_EARLIEST_MSG_STORETIME (32)."""
 
@@ -109,14 +108,14 @@ class GetEarliestMsgStoretimeRequest:
     queue_id: I32
 
 
-@attrs.frozen
+@value
 class GetEarliestMsgStoretimeReply:
     """Answer to 32; -1 means that there is no message."""
 
     timestamp: I64
 
 
-@attrs.frozen
+@value
 class ResetOffsetRequest:
     """INVOKE_BROKER_TO_RESET_OFFSET (222), RESET_CONSUMER_CLIENT_OFFSET (220).
 
@@ -131,7 +130,7 @@ class ResetOffsetRequest:
     offset: I64 | None = None
 
 
-@attrs.frozen
+@value
 class GetConsumerStatusRequest:
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223), GET_CONSUMER_STATUS_FROM_CLIENT (221)."""
 
@@ -140,7 +139,7 @@ class GetConsumerStatusRequest:
     client_addr: str | None = None
 
 
-@attrs.frozen
+@value
 class CloneGroupOffsetRequest:
     """CLONE_GROUP_OFFSET (314)."""
 
@@ -150,7 +149,7 @@ class CloneGroupOffsetRequest:
     offline: bool = False
 
 
-@attrs.frozen
+@value
 class QueryCorrectionOffsetRequest:
     """QUERY_CORRECTION_OFFSET (308). ``filter_groups`` are joined with commas."""
 

@@ -6,12 +6,12 @@ In and out: see :mod:`.core`. Fields are those of the peers' classes ``PopMessag
 
 from __future__ import annotations
 
-import attrs
+from trio_mq.protocol.values import value
 
 from .core import I32, I64
 
 
-@attrs.frozen
+@value
 class PopMessageRequest:
     """POP_MESSAGE (200050). ``queue_id`` -1 means all; ``init_mode`` 0 is the oldest, 1 the
     newest."""
@@ -30,7 +30,7 @@ class PopMessageRequest:
     attempt_id: str | None = None
 
 
-@attrs.frozen
+@value
 class PopMessageReply:
     """Answer to 200050."""
 
@@ -43,7 +43,7 @@ class PopMessageReply:
     order_count_info: str | None = None
 
 
-@attrs.frozen
+@value
 class AckMessageRequest:
     """ACK_MESSAGE (200051). ``extra_info`` is the receipt."""
 
@@ -54,7 +54,7 @@ class AckMessageRequest:
     offset: I64
 
 
-@attrs.frozen
+@value
 class ChangeInvisibleTimeRequest:
     """CHANGE_MESSAGE_INVISIBLETIME (200053)."""
 
@@ -66,7 +66,7 @@ class ChangeInvisibleTimeRequest:
     invisible_time: I64
 
 
-@attrs.frozen
+@value
 class ChangeInvisibleTimeReply:
     """Answer to 200053."""
 
@@ -75,7 +75,7 @@ class ChangeInvisibleTimeReply:
     revive_qid: I32
 
 
-@attrs.frozen
+@value
 class NotificationRequest:
     """NOTIFICATION (200054)."""
 
@@ -88,7 +88,7 @@ class NotificationRequest:
     attempt_id: str | None = None
 
 
-@attrs.frozen
+@value
 class NotificationReply:
     """Answer to 200054."""
 
@@ -96,7 +96,7 @@ class NotificationReply:
     polling_full: bool = False
 
 
-@attrs.frozen
+@value
 class PollingInfoRequest:
     """POLLING_INFO (200055)."""
 
@@ -105,14 +105,14 @@ class PollingInfoRequest:
     queue_id: I32
 
 
-@attrs.frozen
+@value
 class PollingInfoReply:
     """Answer to 200055."""
 
     polling_num: I32
 
 
-@attrs.frozen
+@value
 class PeekMessageRequest:
     """PEEK_MESSAGE (200052)."""
 

@@ -6,12 +6,12 @@ and ``PullMessageResponseHeader``.
 
 from __future__ import annotations
 
-import attrs
+from trio_mq.protocol.values import value
 
 from .core import I32, I64
 
 
-@attrs.frozen
+@value
 class PullMessageRequest:
     """PULL_MESSAGE (11), LITE_PULL_MESSAGE (361).
 
@@ -36,7 +36,7 @@ class PullMessageRequest:
     proxy_froward_client_id: str | None = None
 
 
-@attrs.frozen
+@value
 class PullMessageReply:
     """Answer to 11 and 361, with every code: the peers unbox the first four before anything
     else."""

@@ -6,14 +6,13 @@ In and out: see :mod:`.core`. Fields are those of the peers' classes of the same
 
 from __future__ import annotations
 
-import attrs
-
 from trio_mq.protocol.names import wire
+from trio_mq.protocol.values import value
 
 from .core import I32, I64
 
 
-@attrs.frozen
+@value
 class QueryMessageRequest:
     """QUERY_MESSAGE (12). ``index_type`` is ``K`` (key), ``U`` (unique key) or ``T`` (tag).
 
@@ -30,7 +29,7 @@ class QueryMessageRequest:
     last_key: str | None = None
 
 
-@attrs.frozen
+@value
 class QueryMessageReply:
     """Answer to 12: time (ms) and log offset of the newest indexed message."""
 
@@ -38,7 +37,7 @@ class QueryMessageReply:
     index_last_update_phyoffset: I64
 
 
-@attrs.frozen
+@value
 class ViewMessageRequest:
     """VIEW_MESSAGE_BY_ID (33). ``offset`` is a place in the log."""
 
@@ -46,7 +45,7 @@ class ViewMessageRequest:
     topic: str | None = None
 
 
-@attrs.frozen
+@value
 class QueryConsumeQueueRequest:
     """QUERY_CONSUME_QUEUE (321): ``count`` entries from ``index`` on."""
 

@@ -6,12 +6,12 @@ In and out: see :mod:`.core`. Fields are those of the peers' classes of the same
 
 from __future__ import annotations
 
-import attrs
+from trio_mq.protocol.values import value
 
 from .core import I32, I64
 
 
-@attrs.frozen
+@value
 class RegisterBrokerRequest:
     """REGISTER_BROKER (103). ``body_crc32`` 0 means that the body is not checked."""
 
@@ -26,7 +26,7 @@ class RegisterBrokerRequest:
     body_crc32: I32 | None = None
 
 
-@attrs.frozen
+@value
 class RegisterBrokerReply:
     """Answer to 103; a replica learns its master here."""
 
@@ -34,7 +34,7 @@ class RegisterBrokerReply:
     master_addr: str | None = None
 
 
-@attrs.frozen
+@value
 class UnRegisterBrokerRequest:
     """UNREGISTER_BROKER (104)."""
 
@@ -44,7 +44,7 @@ class UnRegisterBrokerRequest:
     broker_id: I64
 
 
-@attrs.frozen
+@value
 class QueryDataVersionRequest:
     """QUERY_DATA_VERSION (322)."""
 
@@ -54,14 +54,14 @@ class QueryDataVersionRequest:
     broker_id: I64
 
 
-@attrs.frozen
+@value
 class QueryDataVersionReply:
     """Answer to 322."""
 
     changed: bool
 
 
-@attrs.frozen
+@value
 class BrokerHeartbeatRequest:
     """BROKER_HEARTBEAT (904)."""
 
@@ -77,7 +77,7 @@ class BrokerHeartbeatRequest:
     election_priority: I32 | None = None
 
 
-@attrs.frozen
+@value
 class GetBrokerMemberGroupRequest:
     """GET_BROKER_MEMBER_GROUP (901)."""
 
@@ -85,7 +85,7 @@ class GetBrokerMemberGroupRequest:
     broker_name: str
 
 
-@attrs.frozen
+@value
 class NotifyMinBrokerIdChangeRequest:
     """NOTIFY_MIN_BROKER_ID_CHANGE (905), name server to broker, one-way."""
 
@@ -96,7 +96,7 @@ class NotifyMinBrokerIdChangeRequest:
     ha_broker_addr: str | None = None
 
 
-@attrs.frozen
+@value
 class ExchangeHAInfoRequest:
     """EXCHANGE_BROKER_HA_INFO (906)."""
 
@@ -105,7 +105,7 @@ class ExchangeHAInfoRequest:
     master_address: str | None = None
 
 
-@attrs.frozen
+@value
 class ExchangeHAInfoReply:
     """Answer to 906."""
 

@@ -6,12 +6,12 @@ In and out: see :mod:`.core`. Fields are those of the peers' classes of the same
 
 from __future__ import annotations
 
-import attrs
+from trio_mq.protocol.values import value
 
 from .core import I32
 
 
-@attrs.frozen
+@value
 class GetRouteInfoRequest:
     """GET_ROUTEINFO_BY_TOPIC (105)."""
 
@@ -19,7 +19,7 @@ class GetRouteInfoRequest:
     accept_standard_json_only: bool | None = None
 
 
-@attrs.frozen
+@value
 class PutKVConfigRequest:
     """PUT_KV_CONFIG (100)."""
 
@@ -28,7 +28,7 @@ class PutKVConfigRequest:
     value: str
 
 
-@attrs.frozen
+@value
 class GetKVConfigRequest:
     """GET_KV_CONFIG (101)."""
 
@@ -36,14 +36,14 @@ class GetKVConfigRequest:
     key: str
 
 
-@attrs.frozen
+@value
 class GetKVConfigReply:
     """Answer to 101."""
 
     value: str | None = None
 
 
-@attrs.frozen
+@value
 class DeleteKVConfigRequest:
     """DELETE_KV_CONFIG (102)."""
 
@@ -51,42 +51,42 @@ class DeleteKVConfigRequest:
     key: str
 
 
-@attrs.frozen
+@value
 class GetKVListByNamespaceRequest:
     """GET_KVLIST_BY_NAMESPACE (219)."""
 
     namespace: str
 
 
-@attrs.frozen
+@value
 class WipeWritePermOfBrokerRequest:
     """WIPE_WRITE_PERM_OF_BROKER (205)."""
 
     broker_name: str
 
 
-@attrs.frozen
+@value
 class WipeWritePermOfBrokerReply:
     """Answer to 205."""
 
     wipe_topic_count: I32
 
 
-@attrs.frozen
+@value
 class AddWritePermOfBrokerRequest:
     """ADD_WRITE_PERM_OF_BROKER (327)."""
 
     broker_name: str
 
 
-@attrs.frozen
+@value
 class AddWritePermOfBrokerReply:
     """Answer to 327."""
 
     add_topic_count: I32
 
 
-@attrs.frozen
+@value
 class DeleteTopicFromNamesrvRequest:
     """DELETE_TOPIC_IN_NAMESRV (216); without ``cluster_name`` in all clusters."""
 
@@ -94,14 +94,14 @@ class DeleteTopicFromNamesrvRequest:
     cluster_name: str | None = None
 
 
-@attrs.frozen
+@value
 class RegisterTopicRequest:
     """REGISTER_TOPIC_IN_NAMESRV (217)."""
 
     topic: str
 
 
-@attrs.frozen
+@value
 class GetTopicsByClusterRequest:
     """GET_TOPICS_BY_CLUSTER (224)."""
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import attrs
-
 from trio_mq.protocol.names import wire
+from trio_mq.protocol.values import value
 
 from .core import I32, I64
 
 
-@attrs.frozen
+@value
 class SendMessageRequest:
     """SEND_MESSAGE (10), SEND_REPLY_MESSAGE (324). ``properties`` is the property string."""
 
@@ -37,7 +36,7 @@ class SendMessageRequest:
     broker_name: str | None = wire("bname", default=None)
 
 
-@attrs.frozen
+@value
 class SendMessageRequestV2(SendMessageRequest):
     """The same fields under one-letter names.
 
@@ -62,7 +61,7 @@ class SendMessageRequestV2(SendMessageRequest):
     }
 
 
-@attrs.frozen
+@value
 class SendMessageReply:
     """Answer to all sends; the peers look at ``MSG_REGION`` and ``TRACE_ON`` without a null
     check."""
@@ -77,7 +76,7 @@ class SendMessageReply:
     trace_on: bool | None = wire("TRACE_ON", default=None)
 
 
-@attrs.frozen
+@value
 class ConsumerSendMsgBackRequest:
     """CONSUMER_SEND_MSG_BACK (36). ``offset`` is the message's place in the log."""
 
@@ -90,7 +89,7 @@ class ConsumerSendMsgBackRequest:
     max_reconsume_times: I32 | None = None
 
 
-@attrs.frozen
+@value
 class ReplyMessageRequest:
     """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client. Hosts are ``ip:port``."""
 
@@ -110,7 +109,7 @@ class ReplyMessageRequest:
     unit_mode: bool = False
 
 
-@attrs.frozen
+@value
 class RecallMessageRequest:
     """RECALL_MESSAGE (370)."""
 
@@ -119,7 +118,7 @@ class RecallMessageRequest:
     producer_group: str | None = None
 
 
-@attrs.frozen
+@value
 class RecallMessageReply:
     """Answer to 370."""
 

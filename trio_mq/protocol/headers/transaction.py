@@ -6,12 +6,12 @@ In and out: see :mod:`.core` (Apache: ``EndTransactionRequestHeader``,
 
 from __future__ import annotations
 
-import attrs
+from trio_mq.protocol.values import value
 
 from .core import I32, I64
 
 
-@attrs.frozen
+@value
 class EndTransactionRequest:
     """END_TRANSACTION (37), mostly one-way.
 
@@ -29,7 +29,7 @@ class EndTransactionRequest:
     transaction_id: str | None = None
 
 
-@attrs.frozen
+@value
 class CheckTransactionStateRequest:
     """CHECK_TRANSACTION_STATE (39), broker to client, one-way."""
 
@@ -41,7 +41,7 @@ class CheckTransactionStateRequest:
     offset_msg_id: str | None = None
 
 
-@attrs.frozen
+@value
 class ResumeCheckHalfMessageRequest:
     """RESUME_CHECK_HALF_MESSAGE (323)."""
 
