@@ -51,8 +51,11 @@ async def live(world: World, acked: set[bytes], count: int, seed: int) -> None:
         nursery.cancel_scope.cancel()
 
 
-def assert_agrees(store: Store) -> Counter[bytes]:
-    """Every entry leads to its record, each record of the log has its entry and its keys; returns the bodies."""
+def assert_agrees(store: Store, *, lost_file: bool = False) -> Counter[bytes]:
+    """Every entry leads to its record, each record of the log has its entry and its keys; returns the bodies.
+
+    With `lost_file` the log lacks a file in the middle, whose name never reached the disk.
+    """
     found: Counter[bytes] = Counter()
     offsets = []
     for queue in store.queues:
@@ -62,9 +65,8 @@ def assert_agrees(store: Store) -> Counter[bytes]:
             key = message.property_map["KEYS"]
             assert message.log_offset in keyed(store, key, queue.topic)
         assert queue.next_offset == queue.max_offset
-        assert queue.max_offset - queue.min_offset == len(
-            messages(store, queue.topic, queue.queue_id)
-        )
+        count = len(messages(store, queue.topic, queue.queue_id))
+        assert lost_file or queue.max_offset - queue.min_offset == count
     end = 0
     for offset in sorted(offsets):
         size = len(store.reader.record(offset))
@@ -79,6 +81,7 @@ async def test_a_power_cut_under_load(autojump_clock, seed: int, sync: bool):
     disk = MemoryDisk()
     world = World.make(disk, "store", sync=sync)
     acked: set[bytes] = set()
+    lost_file = False
     for life in range(4):
         rng = random.Random(100 * seed + life)
         if life:
@@ -90,7 +93,8 @@ async def test_a_power_cut_under_load(autojump_clock, seed: int, sync: bool):
         disk.crash(rng.randint(0, 1 << 30), reorder_names=rng.random() < 0.3)
         acked_now = set(acked)
         async with world.life(kill=True) as store:
-            found = assert_agrees(store)
+            lost_file = lost_file or any("has a hole" in note for note in world.report.notes)
+            found = assert_agrees(store, lost_file=lost_file)
             assert max(found.values(), default=1) == 1
             if sync:
                 assert acked_now <= found.keys()

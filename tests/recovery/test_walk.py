@@ -117,6 +117,15 @@ def test_a_missing_file_is_passed_over_and_told():
     assert walk.records_end < walk.end
 
 
+@pytest.mark.parametrize("last", [b"", b"\xff" * 50])
+def test_a_missing_file_with_nothing_behind_it_ends_the_log(last: bytes):
+    segments = segments_of(filled(0), None, last)
+    walk = Walk(segments, 0)
+    run(walk, segments)
+    assert (walk.end, walk.missing) == (SIZE, [])
+    assert (walk.reason is None) is not any(last)
+
+
 def test_all_kinds_of_hosts_and_both_versions():
     data = b""
     for flag in (0, 0x10, 0x20, 0x30):

@@ -130,10 +130,14 @@ class Walk:
                 self._segment_end = self.end
             return
         self._left.clear()
+        at = self.end
+        if self.missing and self.missing[-1][1] == at:
+            # Nothing follows the missing file, so the log ends before it: there a power cut took a name.
+            self.end = self.missing.pop()[0]
         self._segment_end = self.end
         if any(head):
             self.damaged = isinstance(verdict, Damaged)
-            self.reason = f"at offset {self.end}: {_text(verdict)}"
+            self.reason = f"at offset {at}: {_text(verdict)}"
 
 
 def _text(verdict: Verdict) -> str:
