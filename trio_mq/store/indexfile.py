@@ -247,12 +247,13 @@ class IndexFile:
 
     def truncate(self, log_offset: int) -> None:
         """Forget entries of records at or behind `log_offset`, and let no slot point to what is not there."""
-        begin_ms, end_ms, begin_offset, end_offset, _, count = self.header
+        begin_ms, end_ms, begin_offset, end_offset, used, count = self.header
         kept = self.count_before(log_offset)
         last = self.entry(kept - 1)
         tips = {
             slot: value
             for first, values in self._slot_values()
+            if max(values) >= kept
             for slot, value in enumerate(values, first)
             if value >= kept
         }
@@ -263,7 +264,8 @@ class IndexFile:
             end_offset = last[1] if kept > 1 else begin_offset
             # Entries have seconds only: the newest of the kept ones is less than one second newer.
             end_ms = begin_ms + last[2] * 1000 + 999 if kept > 2 else begin_ms
-        used = sum(len(values) - values.count(0) for _, values in self._slot_values())
+        if tips or kept < count:
+            used = sum(len(values) - values.count(0) for _, values in self._slot_values())
         self.header = IndexHeader(begin_ms, end_ms, begin_offset, end_offset, used, kept)
         self.store_header()
 
