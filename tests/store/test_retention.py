@@ -92,7 +92,12 @@ def test_a_failed_write_is_told_with_path_and_reason_c055():
         "refused above 90 %, diskSpaceWarningLevelRatio); free some room on that disk, messages are taken "
         "again within 10 s"
     )
-    assert "(" not in write_refusal("/x", "Input/output error", None, SETTINGS)
+    assert "(" not in write_refusal("/x", "No space left on device", None, SETTINGS)
+    other = write_refusal("/x", "Input/output error", used(50), SETTINGS, full=False)
+    assert other == (
+        "the store cannot write to /x: Input/output error; messages are taken again when a write works, which is "
+        "tried every 10 s"
+    )
 
 
 # -- segments

@@ -340,3 +340,34 @@ def test_any_writes_and_a_cut_read_back(numbers, writes, cut):
         assert segments.read(SIZE, start) == expected
     left = [s for s in model if s < cut] or [min(model)]
     assert segments.starts == left
+
+
+def test_a_pool_gives_back_files_when_descriptors_run_out(tmp_path):
+    """EMFILE: whatever else took the descriptors, the store goes on with fewer open files."""
+
+    class Scarce(RealDisk):
+        most = 6
+
+        def open(self, path, *, create=False, readonly=False):
+            if len(live) >= self.most:
+                raise OSError(errno.EMFILE, "Too many open files", path)
+            file = super().open(path, create=create, readonly=readonly)
+            live.add(path)
+            closing = file.close
+            file.close = lambda: (live.discard(path), closing())
+            return file
+
+    live = set()
+    disk = Scarce()
+    paths = [str(tmp_path / str(n)) for n in range(9)]
+    for path in paths:
+        disk.open(path, create=True).close()
+    pool = FilePool(disk, limit=100)
+    for path in paths:
+        assert pool.get(path).path == path
+    assert len(live) <= Scarce.most
+    pool.close()
+    assert live == set()
+    live.update("abcdef")
+    with pytest.raises(OSError, match="Too many"):
+        pool.get(paths[0])

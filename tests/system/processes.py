@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,18 +54,17 @@ class Child:
     """A process that was started and may not be ready."""
 
     def __init__(
-        self, home: Path, options: tuple[str, ...], environment: Mapping[str, str] | None = None
+        self, home: Path, options: tuple[str, ...], *, most_files: int | None = None
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.log_path = home / f"serve-{time.monotonic_ns()}.log"
         self.began_s = time.monotonic()
+        command = [sys.executable, "-m", "trio_mq", "serve", *options]
+        if most_files is not None:
+            command = ["sh", "-c", f'ulimit -n {most_files}; exec "$0" "$@"', *command]
         with self.log_path.open("wb") as log:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "trio_mq", "serve", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **(environment or {})},
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
             )
         assert self.popen.stdout is not None
         self._out = self.popen.stdout
@@ -212,16 +211,19 @@ class Starter:
         *options: str,
         store: Path | None = None,
         plain: bool = False,
-        environment: Mapping[str, str] | None = None,
+        most_files: int | None = None,
     ) -> Child:
-        """Start a process and do not wait. Unless `plain`, it gets a store, free ports and ``--ready-json``."""
+        """Start a process and do not wait. Unless `plain`, it gets a store, free ports and ``--ready-json``.
+
+        `most_files` limits its file descriptors.
+        """
         usual: tuple[str, ...] = ()
         if not plain:
             folder = str(store or self.store)
             usual = ("--store", folder, "--listen", FREE, "--nameserver-listen", FREE)
             usual += ("--ready-json",)
         # Of an option that is given twice the last one counts: that of the test.
-        child = Child(self.home / "logs", (*usual, *options), environment)
+        child = Child(self.home / "logs", (*usual, *options), most_files=most_files)
         self.children.append(child)
         return child
 

@@ -1,4 +1,4 @@
-"""Random bytes at every port of a process: other clients are served meanwhile, and everybody afterwards."""
+"""Random bytes at every port, and more connections than there may be: others are served, and all afterwards."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import random
 import socket
 import struct
 import time
+from contextlib import ExitStack
 
-from tests.system.client import Client, pull_header, send_header
-from tests.system.processes import Serving, Starter, free_ports
+from tests.system.client import Client, Gone, pull_header, send_header
+from tests.system.processes import SMALL_FILES, Serving, Starter, free_ports, wait_for
 from trio_mq.protocol import command, headers
 from trio_mq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from trio_mq.protocol.command import Command
@@ -123,3 +124,30 @@ def test_noise_at_every_port_harms_nobody(serve: Starter) -> None:
     assert again.recovery["clean"]
     with again.client() as client:
         assert client.max_offset("Good") == sent
+
+
+def test_more_connections_than_descriptors_leave_some_for_the_store(serve: Starter) -> None:
+    """New queues get their files, what is connected goes on, and there is one line about it."""
+    running = serve(*SMALL_FILES, most_files=80)
+    address = running.broker.partition(":")[0], int(running.broker.partition(":")[2])
+    with ExitStack() as stack:
+        client = stack.enter_context(running.client())
+        client.create("T")
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(address, timeout=5))
+        wait_for(lambda: "cannot accept connections" in running.log, "some are too many")
+        for number in range(30):
+            assert client.sent(f"New{number}", bytes(5000)) == 0
+        assert client.sent("T", b"one") == 0
+
+    def one_more() -> bool:
+        try:
+            with running.client() as client:
+                return client.sent("T", b"two") == 1
+        except (Gone, OSError):
+            return False
+
+    wait_for(one_more, "connections are accepted again")
+    assert running.log.count("cannot accept connections") == 1
+    assert "cannot write" not in running.log
+    assert running.stop().code == 0

@@ -7,6 +7,7 @@ Rules: Apache DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueServic
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -67,7 +68,8 @@ class Cleaner:
         except OSError:
             usage = None
         reason = error.strerror or str(error)
-        refusal = retention.write_refusal(str(path), reason, usage, self._settings)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        refusal = retention.write_refusal(str(path), reason, usage, self._settings, full=full)
         if not self._write_failed:
             log.error("%s", refusal)
         self._write_failed = True

@@ -83,8 +83,16 @@ def worse(one: Pressure, other: Pressure) -> Pressure:
     )
 
 
-def write_refusal(path: str, reason: str, usage: DiskUsage | None, settings: StoreSettings) -> str:
-    """What senders are told after a write has failed (case C055)."""
+def write_refusal(
+    path: str, reason: str, usage: DiskUsage | None, settings: StoreSettings, *, full: bool = True
+) -> str:
+    """What senders are told after a write has failed (case C055); `full` when for want of room."""
+    again_s = settings.clean_resource_interval_ms / 1000
+    if not full:
+        return (
+            f"the store cannot write to {path}: {reason}; messages are taken again when a write works, which is "
+            f"tried every {again_s:g} s"
+        )
     used = ""
     if usage is not None:
         used = (
@@ -93,7 +101,7 @@ def write_refusal(path: str, reason: str, usage: DiskUsage | None, settings: Sto
         )
     return (
         f"the store cannot write to {path}: {reason}{used}; free some room on that disk, "
-        f"messages are taken again within {settings.clean_resource_interval_ms / 1000:g} s"
+        f"messages are taken again within {again_s:g} s"
     )
 
 

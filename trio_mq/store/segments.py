@@ -9,6 +9,7 @@ Format: ``docs/reference/store-format.md``; source: Apache MappedFileQueue, Mapp
 
 from __future__ import annotations
 
+import errno
 import logging
 import resource
 from bisect import insort
@@ -70,11 +71,25 @@ class FilePool:
         if file is not None:
             self._open.move_to_end(path)
             return file
-        file = self._disk.open(path)
+        file = self.with_room(lambda: self._disk.open(path))
         self._open[path] = file
         if len(self._open) > self._limit:
-            self._open.popitem(last=False)[1].close()
+            self._shrink(self._limit)
         return file
+
+    def with_room(self, call: Callable[[], T]) -> T:
+        """The result of a call that opens a file. When all descriptors are taken, half of the files here are closed."""
+        try:
+            return call()
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self._open:
+                raise
+            self._shrink(len(self._open) // 2)
+            return call()
+
+    def _shrink(self, count: int) -> None:
+        while len(self._open) > count:
+            self._open.popitem(last=False)[1].close()
 
     def drop(self, path: str) -> None:
         """Close one file."""
@@ -206,7 +221,9 @@ class Segments:
         if not self._starts:
             self.disk.make_dirs(self.directory)
         path = self.path(segment)
-        make_segment_file(self.disk, path, self.segment_bytes, durable=durable)
+        self._pool.with_room(
+            lambda: make_segment_file(self.disk, path, self.segment_bytes, durable=durable)
+        )
         self._changes += 1
         insort(self._starts, segment)
         self._paths[segment] = path
