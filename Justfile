@@ -40,10 +40,12 @@ format:
 # write the generated pages of docs/reference
 docs:
     {{bin}}python docs/generate.py
+    {{bin}}python docs/generate_request_codes.py
 
 # what CI runs, without the real peers
 check: lint types test
     {{bin}}python docs/generate.py --check
+    {{bin}}python docs/generate_request_codes.py --check
 
 # run broker and name server on the default ports
 serve *args:
