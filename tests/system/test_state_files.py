@@ -7,19 +7,18 @@ import subprocess
 from pathlib import Path
 
 from tests.system.processes import Starter, wait_for
+from tests.system.stores import RawStore
 
 NULS = bytes(180)
 GARBAGE = b"\x93\x00 no JSON \xff" * 9
 
 
-def made_store(serve: Starter, *bodies: bytes, topic: str = "T") -> Path:
-    """A store with some messages and a topic of two queues, closed in order."""
-    running = serve()
-    with running.client() as client:
-        client.create(topic, queues=2)
-        for body in bodies:
-            client.sent(topic, body)
-    assert running.stop().code == 0
+def made_store(serve: Starter, *bodies: bytes) -> Path:
+    """A store with some messages in the first queue of topic T, as a clean stop leaves it."""
+    store = RawStore(serve.store)
+    for body in bodies:
+        store.fill(1, ["T"], 1, body)
+    store.close()
     return serve.store
 
 
@@ -52,15 +51,6 @@ def test_c043_c046_files_of_other_features_that_are_spoilt_stop_nothing(serve: S
     assert {name: (config / name).read_bytes() for name in spoilt} == spoilt
 
 
-def test_c046_a_good_backup_or_no_file_is_nothing_to_say(serve: Starter) -> None:
-    """C046: what Apache would load from its backup is no damage; the next start is quiet."""
-    config = made_store(serve, b"one") / "config"
-    (config / "delayOffset.json").write_bytes(b"")
-    (config / "delayOffset.json.bak").write_bytes(b'{"offsetTable":{1:6,18:0,}}')
-    running = serve()
-    assert "delayOffset" not in running.log
-
-
 def test_c044_three_bad_files_are_told_at_once_and_the_commands_repair(serve: Starter) -> None:
     """C044: topics, offsets and checkpoint; exit code 22, nothing touched, and what the line says works."""
     store = made_store(serve, b"one", b"two")
@@ -89,23 +79,27 @@ def test_c044_three_bad_files_are_told_at_once_and_the_commands_repair(serve: St
         subprocess.run(move, check=True)
     running = serve()
     with running.client() as client:
-        client.create("T", queues=2)
+        client.create("T")
         assert [m.body for m in client.all_of("T")] == [b"one", b"two"]
     assert not running.recovery["clean"], "without a checkpoint a start takes the careful path"
 
 
 def test_c040_an_empty_file_is_replaced_from_its_backup(serve: Starter) -> None:
-    """C040: both are good again after a save, and the empty one has never become the backup."""
-    store = made_store(serve, b"one")
-    topics = store / "config/topics.json"
-    backup = topics.with_suffix(".json.bak")
-    assert b'"T"' in topics.read_bytes()
+    """C040, C046: both are good again after a save, and the empty one has never become the backup.
+
+    A file that nobody uses here, and that Apache would load from its backup, is nothing to speak of.
+    """
+    config = made_store(serve, b"one") / "config"
+    topics, backup = config / "topics.json", config / "topics.json.bak"
     backup.write_bytes(topics.read_bytes())
     topics.write_bytes(b"")
+    (config / "delayOffset.json").write_bytes(b"")
+    (config / "delayOffset.json.bak").write_bytes(b'{"offsetTable":{1:6,18:0,}}')
     running = serve()
     assert [line for line in running.log.splitlines() if str(topics) in line and "WARN" in line]
+    assert "delayOffset" not in running.log
     with running.client() as client:
-        assert client.max_offset("T", 1) == 0, "the topic has its two queues"
+        assert client.max_offset("T") == 1, "the topic is there"
         client.create("U")
         wait_for(lambda: b'"U"' in topics.read_bytes(), "topics are saved")
         assert b'"T"' in backup.read_bytes()
