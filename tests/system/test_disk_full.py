@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from tests.system.client import Client
 from tests.system.processes import Starter, wait_for
 from tests.system.rooms import SMALL, MemoryRoom, MountedRoom, Room, mounted
-from trio_mq.protocol.codes import ResponseCode
+from trio_mq.protocol import bodies
+from trio_mq.protocol.codes import RequestCode, ResponseCode
 
 QUEUES = 3
 BODY = b"x" * 3000
@@ -63,8 +64,14 @@ class Producer:
 
     def check(self) -> None:
         """What was acknowledged is there, once and in order, and nothing else."""
-        for queue_id, bodies in enumerate(self.acked):
-            assert [m.body for m in self._client.all_of("T", queue_id)] == bodies
+        for queue_id, expected in enumerate(self.acked):
+            assert [m.body for m in self._client.all_of("T", queue_id)] == expected
+
+
+def status(client: Client) -> Mapping[str, str]:
+    """What an administrator sees of the broker."""
+    answer = client.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+    return bodies.decode(bodies.KVTable, answer.body).table
 
 
 def test_c055_c056_above_the_limit_sends_are_refused_until_there_is_room(room: Room) -> None:
@@ -78,8 +85,10 @@ def test_c055_c056_above_the_limit_sends_are_refused_until_there_is_room(room: R
         remarks.append(str(wait_for(producer.try_one, "sends are refused")))
         remarks.extend(str(producer.try_one()) for _ in range(20))
         producer.check()
+        assert status(client)["notWritable"] in remarks
         room.empty()
         wait_for(lambda: producer.try_one() is None, "sends are taken again", limit_s=2)
+        assert "notWritable" not in status(client)
         producer.send(30)
         producer.check()
 
@@ -132,9 +141,9 @@ def test_a_kill_and_a_start_on_a_full_disk(room: Room) -> None:
         acked.extend(producer.acked)
 
     def after(client: Client) -> None:
-        for queue_id, bodies in enumerate(acked):
-            assert [m.body for m in client.all_of("T", queue_id)] == bodies
-            assert client.sent("T", b"more", queue_id) == len(bodies)
+        for queue_id, expected in enumerate(acked):
+            assert [m.body for m in client.all_of("T", queue_id)] == expected
+            assert client.sent("T", b"more", queue_id) == len(expected)
 
     room.run(SMALL, before, kill=True)
     code, text = room.refused(SMALL)

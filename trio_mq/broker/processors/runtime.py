@@ -122,6 +122,8 @@ class Runtime:
             "commitLogDiskRatio": f"{usage.used / max(1, usage.used + usage.free):.4f}",
             "commitLogDirCapacity": f"Total : {usage.total} B, Free : {usage.free} B.",
             "earliestMessageTimeStamp": str(self._earliest_ms()),
+            # not one of the peers' names; their tools print whatever is here (case C055)
+            **({} if store.refusal is None else {"notWritable": store.refusal}),
         }
 
     def _earliest_ms(self) -> int:
