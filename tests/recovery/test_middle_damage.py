@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+
+from trio_mq.recovery.scan import next_whole
 
 from .stores import SEGMENT_BYTES, World, everything, keyed
 
@@ -28,12 +32,16 @@ def damage(world: World, how: str, offsets: list[int]) -> set[int]:
 
 
 @pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("lost", [["index"], ["index", "consumequeue"], ["consumequeue"]])
 @pytest.mark.parametrize("how", ["a bit", "two lengths", "the end of a segment", "a whole segment"])
-async def test_c020_an_index_made_again_does_not_cut_the_log(world: World, crashed: bool, how: str):
-    """Everything else is read and found by key, offsets go on, and the next start has nothing to do."""
+async def test_c020_index_and_queues_made_again_do_not_cut_the_log(
+    world: World, crashed: bool, how: str, lost: list[str]
+):
+    """C020, C028: all else is read and found by key, offsets go on, and the next start has nothing to do."""
     offsets = await world.filled(COUNT)
     hurt = damage(world, how, offsets)
-    world.disk.remove_tree(world.path("index"))
+    for folder in lost:
+        world.disk.remove_tree(world.path(folder))
     if crashed:
         world.crash()
     async with world.life() as store:
@@ -42,6 +50,9 @@ async def test_c020_an_index_made_again_does_not_cut_the_log(world: World, crash
         assert any("cannot be read" in note for note in world.report.notes)
         for number in set(range(COUNT)) - hurt:
             assert keyed(store, f"k{number}") == [offsets[number]]
+        if "consumequeue" in lost:
+            left = {b"body %d" % number for number in set(range(COUNT)) - hurt}
+            assert {body for found in everything(store).values() for body in found} == left
         assert [queue.max_offset for queue in store.queues] == [COUNT // 3] * 3
         assert world.send(store, b"more", "T", 0) > offsets[-1]
     report = await world.restart()
@@ -58,3 +69,20 @@ async def test_c020_a_flipped_bit_of_a_body_hides_no_message(world: World):
     async with world.life() as store:
         found = everything(store)
     assert sum(map(len, found.values())) == COUNT
+
+
+async def test_the_next_whole_record_is_found_wherever_it_begins(world: World):
+    """From every offset; bytes that look like a record in a body, at another offset, are none."""
+    async with world.life() as store:
+        offsets = [world.send(store, b"body %d" % n * n) for n in range(60)]
+        store.commit()
+        inner = store.log.read_waiting(300, offsets[30])
+        offsets += [world.send(store, inner), world.send(store, b"last")]
+    parts = await world.recover()
+    try:
+        for low, high in pairwise(offsets):
+            for offset in {low, low + 1, low + 4, (low + high) // 2, high - 4, high - 1}:
+                assert next_whole(parts.log, offset) == high
+        assert next_whole(parts.log, offsets[-1]) is None
+    finally:
+        parts.release()

@@ -76,6 +76,12 @@ def plan_start(found: Found) -> StartPlan:
     assert found.segments, "without a log there is nothing to walk"
     begin, why = _queues_from(found)
     sure_to = begin
+    if found.dispatched_to < 0:
+        # All queues are made again: no damage before the last segment that was begun is the log's end.
+        sure_to = max(
+            (s for s, first in found.first_records.items() if isinstance(first, Whole)),
+            default=begin,
+        )
     holes = [tail.indexed_to for tail in found.tails if tail.hole]
     if holes and min(holes) < begin:
         begin, why = containing(found.segments, min(holes)), "a queue has a hole"

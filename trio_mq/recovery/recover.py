@@ -30,7 +30,7 @@ from trio_mq.recovery.report import RecoveryReport
 from trio_mq.recovery.scan import (
     IndexState,
     QueueTail,
-    next_known,
+    next_whole,
     record_at,
     scan_index,
     scan_queue,
@@ -275,7 +275,7 @@ class _Recovery:
         if walk.end >= start.sure_to:
             return None
         parts = self._parts
-        behind = await parts.disk.run(partial(next_known, list(parts.queues), parts.log, walk.end))
+        behind = await parts.disk.run(partial(next_whole, parts.log, walk.end))
         if behind is not None:
             why = walk.reason or f"at offset {walk.end}: nothing was written here"
             self._report.notes.append(f"the log cannot be read up to offset {behind}: {why}")

@@ -8,8 +8,6 @@ Sources: Apache ConsumeQueue.recover, BatchConsumeQueue.recover, IndexService.lo
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator
 from typing import Final
 
 import attrs
@@ -25,7 +23,7 @@ from trio_mq.protocol.layout import (
 )
 from trio_mq.protocol.record import keys_for_index
 from trio_mq.protocol.verdict import Torn, Verdict, Whole, check
-from trio_mq.recovery.walk import RECORD_LIMIT_BYTES, claimed_size
+from trio_mq.recovery.walk import RECORD_LIMIT_BYTES, RECORD_MAGIC, claimed_size
 from trio_mq.store.index import KeyIndex
 from trio_mq.store.indexfile import IndexFile
 from trio_mq.store.log import CommitLog
@@ -40,6 +38,10 @@ CHUNK_ENTRIES: Final = 3000
 HEAD_ENTRIES: Final = 256
 #: Entries behind the end of a queue that have to be empty after a clean stop; else the whole file is looked at.
 BEHIND_ENTRIES: Final = 200
+#: Where a record has its magic.
+MAGIC_AT: Final = 4
+#: Bytes of the log that are searched for a record in one go.
+SEARCH_BYTES: Final = 4 * 1024 * 1024
 #: Entries of an index file that are compared with the log, to tell whether the two belong together.
 INDEX_SAMPLES: Final = 4
 
@@ -275,32 +277,6 @@ def position_of(queue: BaseQueue, log_offset: int) -> int:
     return low * files.entry_bytes
 
 
-def _log_offsets(queue: BaseQueue, log_offset: int) -> Iterator[int]:
-    """Where the log has the records of a queue that begin at or behind an offset, ascending."""
-    files = queue.files
-    size_of_entry = files.entry_bytes
-    position = position_of(queue, log_offset)
-    while position < files.written:
-        size = min(
-            CHUNK_ENTRIES * size_of_entry,
-            files.segments.segment_of(position) + files.segments.segment_bytes - position,
-        )
-        data = files.segments.read(min(size, files.written - position), position)
-        for at in range(0, len(data), size_of_entry):
-            offset, record_bytes, _ = QUEUE_ENTRY.unpack_from(data, at)
-            if record_bytes != PRE_BLANK_SIZE:
-                yield offset
-        position += len(data)
-
-
-def next_known(queues: Iterable[BaseQueue], log: CommitLog, log_offset: int) -> int | None:
-    """The first whole record behind an offset of the log that a queue leads to; None without one."""
-    for offset in heapq.merge(*(_log_offsets(queue, log_offset + 1) for queue in queues)):
-        if isinstance(record_at(log, offset, check_crc=True), Whole):
-            return int(offset)
-    return None
-
-
 # -- the log -------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +292,26 @@ def record_at(log: CommitLog, offset: int, *, check_crc: bool) -> Verdict:
         size = len(head)
     data = segments.read(size, offset)
     return check(data, 0, len(data), check_crc=check_crc, expected_offset=offset)
+
+
+def next_whole(log: CommitLog, offset: int) -> int | None:
+    """The first whole record behind an offset of the log, found by its magic and its own offset; None without one."""
+    segments = log.segments
+    for start in segments.starts:
+        end = start + segments.segment_bytes
+        position = max(start, offset + 1) + MAGIC_AT
+        while position < end:
+            size = min(SEARCH_BYTES, end - position)
+            piece = segments.read(size, position)
+            at = piece.find(RECORD_MAGIC)
+            while at >= 0:
+                found = position + at - MAGIC_AT
+                if isinstance(record_at(log, found, check_crc=True), Whole):
+                    return found
+                at = piece.find(RECORD_MAGIC, at + 1)
+            # A magic may lie across the end of the piece.
+            position += size if position + size == end else size - len(RECORD_MAGIC)
+    return None
 
 
 def written_behind(segments: Segments, offset: int) -> int:

@@ -20,14 +20,15 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 SLICE_RECORDS: Final = 2000
 #: No record is as long: a frame of the protocol has 16 MiB at most. What claims more is never read for its size.
 RECORD_LIMIT_BYTES: Final = 64 * 1024 * 1024
-_RECORD_MAGIC: Final = b"\xda\xa3\x20"
+#: What the magic numbers of both record versions begin with.
+RECORD_MAGIC: Final = b"\xda\xa3\x20"
 _BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 _HEAD_BYTES: Final = 8
 
 
 def claimed_size(window: bytes, at: int) -> int:
     """Bytes that a record says to have; 0 for anything that is no record."""
-    if window[at + 4 : at + 7] != _RECORD_MAGIC:
+    if window[at + 4 : at + 7] != RECORD_MAGIC:
         return 0
     return int.from_bytes(window[at : at + 4], "big", signed=True)
 
