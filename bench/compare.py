@@ -34,6 +34,7 @@ from tests.interop.polling import sleep
 Side = Literal["trio", "apache"]
 SIDES: tuple[Side, Side] = ("trio", "apache")
 WARM_S = 20
+WARM_BATCH_S = 10
 CLIENT_WARM_S = 3
 CONSUMED = 400_000
 BROKER_JVM = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=2g")
@@ -195,12 +196,10 @@ def rates(
     results: dict[str, list[dict[Side, dict[str, Any]]]] = {row: [] for row in rows}
     contestants = {side: start(side, folder) for side in SIDES}
     try:
-        print(f"warming Apache's broker for {WARM_S} s")
+        print(f"warming Apache's broker: {WARM_S} s of single sends, {WARM_BATCH_S} s of batches")
         apache = contestants["apache"]
-        load(apache, folder, "produce", apache.ns, "Warm", "1", str(WARM_S // 2), "128", "sync:64")
-        load(
-            apache, folder, "produce", apache.ns, "Warm", "1", str(WARM_S // 2), "128", "batch:4:32"
-        )
+        for seconds, mode in ((WARM_S, "sync:64"), (WARM_BATCH_S, "batch:4:32")):
+            load(apache, folder, "produce", apache.ns, "Warm", "1", str(seconds), "128", mode)
         if CONSUME in rows:
             for c in contestants.values():
                 fill(c, folder)
