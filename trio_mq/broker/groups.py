@@ -16,7 +16,7 @@ from typing import Any, Final
 import attrs
 
 from trio_mq.broker import attributes, names
-from trio_mq.broker.statejson import json_object, next_version, unknown_fields
+from trio_mq.broker.statejson import named_table, next_version
 from trio_mq.clock import Clock
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import BodyError, RequestRefused
@@ -212,15 +212,9 @@ class GroupTable:
         """Add the groups of a file to the predefined ones; those of the file win."""
         if not isinstance(value, dict):
             raise BodyError("subscriptionGroup.json is not an object")
-        table = json_object(value.get("subscriptionGroupTable"), "subscriptionGroupTable")
-        groups: dict[str, SubscriptionGroupConfig] = {}
-        unknown: dict[str, dict[str, Any]] = {}
-        for name, item in table.items():
-            fields = {"groupName": name, **json_object(item, f"group {name}")}
-            config = bodies.structure(SubscriptionGroupConfig, fields)
-            groups[name] = attrs.evolve(config, group_name=name)
-            if rest := unknown_fields(SubscriptionGroupConfig, fields):
-                unknown[name] = rest
+        groups, unknown = named_table(
+            value, "subscriptionGroupTable", SubscriptionGroupConfig, "group", "group_name"
+        )
         rest_of_file = {"forbiddenTable": value.get("forbiddenTable") or {}}
         forbidden = bodies.structure(SubscriptionGroupWrapper, rest_of_file).forbidden_table
         version = bodies.structure(DataVersion, value.get("dataVersion") or {})

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from trio_mq.errors import BodyError
+from trio_mq.protocol import bodies
 from trio_mq.protocol.bodies import DataVersion
 from trio_mq.protocol.names import wire_name
+
+T = TypeVar("T", bound=attrs.AttrsInstance)
 
 
 def next_version(version: DataVersion, now_ms: int) -> DataVersion:
@@ -30,6 +33,25 @@ def json_object(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BodyError(f"{what} is not an object")
     return {str(key): item for key, item in value.items()}
+
+
+def named_table(
+    value: Any, table: str, cls: type[T], what: str, field: str
+) -> tuple[dict[str, T], dict[str, dict[str, Any]]]:
+    """The items of an object `value[table]` by name, as `cls`, and the fields of each that we do not know.
+
+    The key is the name, whatever the item's own `field` (an attribute of `cls`) says. Errors name `what`.
+    """
+    found: dict[str, T] = {}
+    unknown: dict[str, dict[str, Any]] = {}
+    wire = wire_name(getattr(attrs.fields(cls), field))
+    for name, item in json_object(value.get(table), table).items():
+        fields = {wire: name, **json_object(item, f"{what} {name}")}
+        config: Any = bodies.structure(cls, fields)
+        found[name] = attrs.evolve(config, **{field: name})
+        if rest := unknown_fields(cls, fields):
+            unknown[name] = rest
+    return found, unknown
 
 
 def unknown_fields(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:

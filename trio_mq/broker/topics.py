@@ -17,7 +17,7 @@ from typing import Any, Final
 import attrs
 
 from trio_mq.broker import attributes, names
-from trio_mq.broker.statejson import json_object, next_version, unknown_fields
+from trio_mq.broker.statejson import named_table, next_version
 from trio_mq.clock import Clock
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import BodyError, RequestRefused
@@ -301,14 +301,7 @@ class TopicTable:
         """Add the topics of a file to those of the start; those of the file win."""
         if not isinstance(value, dict):
             raise BodyError("topics.json is not an object")
-        table = json_object(value.get("topicConfigTable"), "topicConfigTable")
-        topics: dict[str, TopicConfig] = {}
-        unknown: dict[str, dict[str, Any]] = {}
-        for name, item in table.items():
-            fields = {"topicName": name, **json_object(item, f"topic {name}")}
-            topics[name] = attrs.evolve(bodies.structure(TopicConfig, fields), topic_name=name)
-            if rest := unknown_fields(TopicConfig, fields):
-                unknown[name] = rest
+        topics, unknown = named_table(value, "topicConfigTable", TopicConfig, "topic", "topic_name")
         version = bodies.structure(DataVersion, value.get("dataVersion") or {})
         self._topics |= topics
         self._unknown |= unknown

@@ -28,11 +28,6 @@ from trio_mq.protocol.message import Host
 _LOOPBACK_V4 = "127.0.0.1"
 
 
-def bracketed(host: str) -> str:
-    """The host as it stands before a port: IPv6 in brackets, all else as it is."""
-    return f"[{host}]" if ":" in host else host
-
-
 def parse_address(
     text: str, *, what: str = "address", default_port: int | None = None, port_zero: bool = False
 ) -> Address:
