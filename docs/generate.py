@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from trio_mq import errors
-from trio_mq.cli import app, config, serve
-from trio_mq.cli.options import SERVE, SHOW, Option, Values
+from trio_mq.cli import app, tree
 from trio_mq.config.known import OBSOLETE, REFUSED, KnownKey, apache_keys
 from trio_mq.config.settings import SettingInfo, catalogue
 
 REFERENCE: Final = Path(__file__).resolve().parent / "reference"
 NOTE: Final = "<!-- Written by docs/generate.py (`just docs`); do not edit. -->"
-VERBS: Final[Mapping[str, tuple[Callable[[Values], int], Sequence[Option]]]] = {
-    "serve": (serve.serve, SERVE),
-    "config show": (config.show, SHOW),
-}
 SECTIONS: Final = {
     "broker": "Broker",
     "store": "Store",
@@ -104,6 +99,8 @@ def _setting_row(info: SettingInfo) -> tuple[str, str, str, str]:
     meaning = meta.doc
     if meta.aliases:
         meaning += " Also read as " + ", ".join(f"`{alias}`" for alias in meta.aliases) + "."
+    if meta.environment:
+        meaning += f" The environment variable `{meta.environment}` (exactly `true` or `false`) gives another default."
     legal = meta.kind.legal
     if meta.kind.clamp is not None:
         low, high = meta.kind.clamp
@@ -154,11 +151,13 @@ def cli_page() -> list[str]:
         "the version. A foreseen error is one line on stderr, and the exit code tells its kind: see",
         "[exit codes](exit-codes.md).",
     ]
-    for verb, (function, options) in VERBS.items():
-        lines += ["", f"## trio-mq {verb}", "", _doc(function), ""]
+    for verb in tree.verbs():
+        arguments = [option for option in verb.table if option.is_argument]
+        shown = " ".join([f"trio-mq {verb.path}", *(option.name for option in arguments)])
+        lines += ["", f"## {shown}", "", _doc(verb.run), ""]
         rows = [
             (f"`{option.name}`" + (f" `{option.metavar}`" if option.metavar else ""), option.help)
-            for option in options
+            for option in verb.table
         ]
         lines += table(("option", "meaning"), rows)
     lines += [

@@ -6,15 +6,15 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import attrs
 import pytest
 
-from trio_mq.cli import options
-from trio_mq.cli.options import SERVE, SHOW
+from trio_mq.cli import options, tree
+from trio_mq.cli.options import SERVE
 from trio_mq.config import load
 from trio_mq.config.known import REFUSED
 from trio_mq.config.settings import catalogue
@@ -195,12 +195,19 @@ def test_commands_are_legal(page: str, line: str) -> None:
     words = shlex.split(line)
     if words[1:] in (["--version"], ["--help"]):
         return
-    table = SERVE if words[1] == "serve" else SHOW
-    arguments = words[2:] if words[1] == "serve" else words[3:]
-    assert words[1] == "serve" or words[1:3] == ["config", "show"]
+    arguments, table = split(words)
     values = options.parse_plain(arguments, table)
     assert values is not None, f"{page}: the parser does not know {line}"
     load(overrides=values.get("--set", ()), flags=options.flags(values))
+
+
+def split(words: list[str]) -> tuple[list[str], Sequence[options.Option]]:
+    """The arguments of a command line, and the table that its verb has for them."""
+    for verb in tree.verbs():
+        path = verb.path.split()
+        if words[1 : 1 + len(path)] == path:
+            return words[1 + len(path) :], verb.table
+    raise AssertionError(f"no verb is called like that: {words}")
 
 
 def option_mentions() -> Iterator[tuple[str, str]]:
@@ -220,7 +227,7 @@ def test_options_in_the_text_are_legal() -> None:
 
 
 def known_options() -> set[str]:
-    return {option.name for option in (*SERVE, *SHOW)} | {"--version", "--help"}
+    return {option.name for verb in tree.verbs() for option in verb.table} | {"--version", "--help"}
 
 
 # -- names

@@ -22,20 +22,30 @@ def _remember(values: Values) -> int:
     return 0
 
 
-def _typer_command() -> typer.Typer:
+def _typer_command(table: Sequence[Option]) -> typer.Typer:
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command()(tree.command(_remember, SERVE))
+    app.command()(tree.command(_remember, table))
     return app
 
 
-_COMMAND = typer.main.get_command(_typer_command())
+#: Arguments of every kind, as verbs other than ``serve`` have them.
+PLACED = (
+    Option("STORE", "The store."),
+    Option("FILES", "Files in it.", many=True, optional=True),
+    Option("--from", "Where to begin.", "OFFSET"),
+    Option("--json", "Print JSON."),
+)
+ONE_MORE = (Option("STORE", "The store."), Option("FILE", "A file.", optional=True))
+_COMMANDS = {
+    table: typer.main.get_command(_typer_command(table)) for table in (SERVE, PLACED, ONE_MORE)
+}
 
 
-def through_typer(arguments: Sequence[str]) -> Values | None:
+def through_typer(arguments: Sequence[str], table: Sequence[Option] = SERVE) -> Values | None:
     """What typer makes of the same line; None for help and mistakes."""
     _seen.clear()
     try:
-        _COMMAND(list(arguments), prog_name="serve", standalone_mode=False)
+        _COMMANDS[tuple(table)](list(arguments), prog_name="serve", standalone_mode=False)
     except Exception as error:
         if not type(error).__module__.startswith(("click", "typer")):
             raise
@@ -73,6 +83,27 @@ def test_what_the_plain_reader_reads_typer_reads_alike(arguments: list[str]) -> 
         reference = through_typer(arguments)
         assert reference is not None
         assert effective(plain, SERVE) == effective(reference, SERVE)
+
+
+@pytest.mark.parametrize("table", [PLACED, ONE_MORE])
+@given(st.data())
+def test_what_the_plain_reader_reads_of_arguments_typer_reads_alike(
+    table: Sequence[Option], data: st.DataObject
+) -> None:
+    words = ["a", "b", "c", "", "--from", "--from=1", "--json", "--", "-x", "--help", "STORE"]
+    arguments = data.draw(st.lists(st.sampled_from(words), max_size=5))
+    plain, reference = parse_plain(arguments, table), through_typer(arguments, table)
+    if plain is not None:
+        assert reference is not None
+        assert effective(plain, table) == effective(reference, table)
+
+
+def test_arguments_are_told_by_their_place() -> None:
+    read = parse_plain(["--json", "store", "--from", "7", "one", "two"], PLACED)
+    assert read == {"STORE": ["store"], "FILES": ["one", "two"], "--from": ["7"], "--json": [""]}
+    assert parse_plain(["store"], ONE_MORE) == {"STORE": ["store"]}
+    assert parse_plain([], ONE_MORE) is None, "it has to be given"
+    assert parse_plain(["store", "file", "stray"], ONE_MORE) is None
 
 
 @given(lines(VALUES.filter(lambda value: not value.startswith("-"))))
@@ -182,9 +213,12 @@ def test_a_bad_value_names_the_option(arguments: list[str], message: str) -> Non
 
 
 def test_tables_are_consistent() -> None:
-    for table in (SERVE, SHOW):
+    for verb in tree.verbs():
+        table = verb.table
         assert len({option.parameter for option in table}) == len(table)
         assert all(option.parameter.isidentifier() for option in table)
+        rest = [o.many or o.optional for o in table if o.is_argument]
+        assert rest == sorted(rest), "what takes the rest stands last"
     assert {option.name for option in SERVE} & {option.name for option in SHOW} == {
         option.name for option in options.SETTINGS
     }

@@ -12,6 +12,7 @@ its own name as the origin, and is checked like a line of a file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from keyword import iskeyword
 from typing import Final
 
 import attrs
@@ -25,18 +26,29 @@ Values = Mapping[str, Sequence[str]]
 
 @attrs.frozen
 class Option:
-    """An option; without a `metavar` it is a switch, and `many` may be given several times."""
+    """An option; without a `metavar` it is a switch, and `many` may be given several times.
+
+    A name without dashes, written in capitals, is an argument that is told by its place. It has to be given, but for
+    one with `optional`; with `many` it takes all that follow. Arguments stand in a table in their order.
+    """
 
     name: str
     help: str
     metavar: str | None = None
     many: bool = False
     words: tuple[str, ...] = ()
+    optional: bool = False
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether its place tells what it is, and not its name."""
+        return not self.name.startswith("--")
 
     @property
     def parameter(self) -> str:
         """The name as an identifier."""
-        return self.name.removeprefix("--").replace("-", "_")
+        name = self.name.removeprefix("--").replace("-", "_").lower()
+        return f"{name}_" if iskeyword(name) else name
 
 
 DISK_TYPES: Final = {"sync": FlushDiskType.SYNC_FLUSH, "async": FlushDiskType.ASYNC_FLUSH}
@@ -97,15 +109,19 @@ SHOW: Final = (*SETTINGS, Option("--json", "Print one JSON object."))
 
 
 def parse_plain(arguments: Sequence[str], table: Sequence[Option]) -> Values | None:
-    """Read ``--name value``, ``--name=value`` and switches; None for whatever else there is.
+    """Read ``--name value``, ``--name=value``, switches and arguments; None for whatever else there is.
 
     None means that typer should read the line: to help, to explain a mistake, or because it knows
     a form that we do not.
     """
-    known = {option.name: option for option in table}
+    known = {option.name: option for option in table if not option.is_argument}
     values: dict[str, list[str]] = {}
+    stray: list[str] = []
     rest = iter(arguments)
     for argument in rest:
+        if not argument.startswith("-"):
+            stray.append(argument)
+            continue
         name, equals, value = argument.partition("=")
         option = known.get(name)
         if option is None or (option.metavar is None and equals):
@@ -116,7 +132,20 @@ def parse_plain(arguments: Sequence[str], table: Sequence[Option]) -> Values | N
                 return None
             value = following
         values.setdefault(name, []).append(value)
-    return values
+    return values if _place(stray, table, values) else None
+
+
+def _place(stray: list[str], table: Sequence[Option], values: dict[str, list[str]]) -> bool:
+    """Give arguments their names; whether all of them have a place, and none lacks that is needed."""
+    for option in table:
+        if option.is_argument:
+            count = len(stray) if option.many else 1
+            taken, stray = stray[:count], stray[count:]
+            if taken:
+                values[option.name] = taken
+            elif not option.optional:
+                return False
+    return not stray
 
 
 def word(values: Values, option: str, table: Sequence[Option]) -> str | None:

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
+import attrs
 import typer
+from typer.core import TyperCommand
 
 from trio_mq import __version__
 from trio_mq.cli import config, serve
 from trio_mq.cli.options import SERVE, SHOW, Option, Values
+
+#: Code of a wrong command line where 2 means something else (sysexits.h: EX_USAGE).
+USAGE: Final = 64
 
 _PLAIN: dict[str, Any] = {
     "add_completion": False,
@@ -24,6 +29,46 @@ _PLAIN: dict[str, Any] = {
     # rich would be loaded to print a page of help
     "rich_markup_mode": None,
 }
+
+
+@attrs.frozen
+class Verb:
+    """A command by its `path` (``config show``); `run` gets what was given and returns the exit code.
+
+    With `own_codes` the codes 0 to 3 say what was found, and a wrong command line ends with :data:`USAGE`.
+    """
+
+    path: str
+    run: Callable[[Values], int]
+    table: Sequence[Option]
+    own_codes: bool = False
+
+
+def verbs() -> tuple[Verb, ...]:
+    """All commands, in the order of the help."""
+    return (
+        Verb("serve", serve.serve, SERVE),
+        Verb("config show", config.show, SHOW),
+    )
+
+
+#: What is said about a first word that stands before several verbs.
+GROUPS: Final = {
+    "config": "Look at settings.",
+}
+
+
+class _OwnCodes(TyperCommand):
+    """A command whose code 2 is an answer: mistakes on its command line get another one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Where the class of mistakes is depends on the version of typer; they have a code, and nothing else has.
+            if hasattr(error, "exit_code"):
+                vars(error)["exit_code"] = USAGE
+            raise
 
 
 def command(run: Callable[[Values], int], table: Sequence[Option]) -> Callable[..., None]:
@@ -35,7 +80,7 @@ def command(run: Callable[[Values], int], table: Sequence[Option]) -> Callable[.
             value = given[option.parameter]
             if option.many and value:
                 values[option.name] = list(value)
-            elif option.metavar is None and value:
+            elif value is True:
                 values[option.name] = [""]
             elif isinstance(value, str):
                 values[option.name] = [value]
@@ -52,17 +97,23 @@ def command(run: Callable[[Values], int], table: Sequence[Option]) -> Callable[.
 def _parameter(option: Option) -> inspect.Parameter:
     shape: Any = str | None
     default: Any = None
-    if option.metavar is None:
+    if option.metavar is None and not option.is_argument:
         shape, default = bool, False
     elif option.many:
         shape = list[str] | None
-    info = typer.Option(option.name, help=option.help, metavar=option.metavar, show_default=False)
+    kind, info = inspect.Parameter.KEYWORD_ONLY, _info(option)
+    if option.is_argument and not option.optional:
+        shape = list[str] if option.many else str
+        return inspect.Parameter(option.parameter, kind, annotation=Annotated[shape, info])
     return inspect.Parameter(
-        option.parameter,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[shape, info],
+        option.parameter, kind, default=default, annotation=Annotated[shape, info]
     )
+
+
+def _info(option: Option) -> Any:
+    if option.is_argument:
+        return typer.Argument(help=option.help, metavar=option.name, show_default=False)
+    return typer.Option(option.name, help=option.help, metavar=option.metavar, show_default=False)
 
 
 def _show_version(wanted: bool) -> None:
@@ -91,13 +142,24 @@ def make() -> typer.Typer:
     ) -> None:
         """A message broker that Apache RocketMQ clients use as it is."""
 
-    app.command("serve")(command(serve.serve, SERVE))
-    settings = typer.Typer(name="config", help="Look at settings.", **_PLAIN)
-
-    @settings.callback()
-    def settings_root() -> None:
-        """Look at settings."""
-
-    settings.command("show")(command(config.show, SHOW))
-    app.add_typer(settings)
+    groups: dict[str, typer.Typer] = {}
+    for verb in verbs():
+        first, _, second = verb.path.partition(" ")
+        if second and first not in groups:
+            groups[first] = _group(first)
+            app.add_typer(groups[first])
+        kind = _OwnCodes if verb.own_codes else TyperCommand
+        add = (groups[first] if second else app).command(second or first, cls=kind)
+        add(command(verb.run, verb.table))
     return app
+
+
+def _group(name: str) -> typer.Typer:
+    """What stands before several verbs."""
+    group = typer.Typer(name=name, help=GROUPS[name], **_PLAIN)
+
+    def root() -> None: ...
+
+    root.__doc__ = GROUPS[name]
+    group.callback()(root)
+    return group
