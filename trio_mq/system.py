@@ -345,7 +345,7 @@ async def _recovered_store(
         offsets=ConsumerOffsets(settings.broker, clock),
         damages=damages,
     )
-    report = await recover(parts, index_enabled=settings.store.message_index_enable)
+    report = await recover(parts)
     return parts, tables, report
 
 

@@ -381,7 +381,7 @@ async def serving(
             groups=GroupTable(broker, clock),
             offsets=ConsumerOffsets(broker, clock),
         )
-        await recover(parts, index_enabled=store.message_index_enable)
+        await recover(parts)
         kept = Store(parts, clock, host)
         await kept.start()
         made = Broker(settings, kept, tables, clock, str(host))

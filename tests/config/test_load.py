@@ -301,3 +301,13 @@ def test_nearest_prefers_keys_that_have_an_effect() -> None:
     assert nearest("brokerip2") == "brokerIP1"
     assert nearest("popReviveMaxAttemptTime") == "popReviveMaxAttemptTimes"
     assert nearest("zzz") is None
+
+
+@pytest.mark.parametrize(("text", "optimized"), [("true", True), ("false", False), ("0", True)])
+def test_the_environment_chooses_the_way_through_the_log(text: str, optimized: bool):
+    """Only the exact words count, as with RocketMQ-Rust; what a file or an option says comes before."""
+    environment = {"ROCKETMQ_USE_OPTIMIZED_RECOVERY": text}
+    assert load(environment=environment).store.use_optimized_recovery is optimized
+    given = load(environment=environment, overrides=["useOptimizedRecovery=false"])
+    assert given.store.use_optimized_recovery is False
+    assert given.origin("useOptimizedRecovery") == "--set"

@@ -188,9 +188,9 @@ async def test_without_an_index_nothing_is_read_for_it(world: World):
     await world.filled(50)
     world.disk.remove_tree(world.path("index"))
     parts = world.open_parts()
-    from trio_mq.recovery.recover import recover
+    from trio_mq.recovery.recover import Choices, recover
 
-    report = await recover(parts, index_enabled=False)
+    report = await recover(parts, Choices(index_enabled=False))
     parts.release()
     assert report.records == 1
     assert index_files(world) == []

@@ -62,7 +62,7 @@ async def recovered_store(
     """A store as `serve` opens it."""
     clock = clock or ManualClock()
     parts = open_small(disk, root, clock=clock, **changes)
-    await recover(parts, index_enabled=parts.settings.message_index_enable)
+    await recover(parts)
     return Store(parts, clock, HOST)
 
 

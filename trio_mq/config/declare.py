@@ -26,6 +26,7 @@ class SettingMeta:
     doc: str
     aliases: tuple[str, ...]
     default_text: str | None
+    environment: str | None
 
 
 def setting(
@@ -36,9 +37,10 @@ def setting(
     *,
     aliases: tuple[str, ...] = (),
     default_text: str | None = None,
+    environment: str | None = None,
 ) -> T:
     """Declare a field: `key` is Apache's name, or one of ours in the same style where Apache has
-    none.
+    none. A variable of the `environment` says what holds where no file and no option does.
     """
-    meta = SettingMeta(key, kind, doc, aliases, default_text)
+    meta = SettingMeta(key, kind, doc, aliases, default_text, environment)
     return attrs.field(default=default, metadata={MARK: meta})

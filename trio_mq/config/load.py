@@ -1,4 +1,4 @@
-"""Layers of given settings to one :class:`Settings`: defaults, a file, ``--set``, then flags.
+"""Layers of given settings to one :class:`Settings`: defaults, the environment, a file, ``--set``, then flags.
 
 In: the path of a file in Apache's properties form, ``KEY=VALUE`` texts, and flags as
 :class:`Given`. Out: typed settings with the origin of each value, and notices for what has no
@@ -44,6 +44,7 @@ def load(
     overrides: Sequence[str] = (),
     flags: Iterable[Given] = (),
     strict: bool = False,
+    environment: Mapping[str, str] = os.environ,
 ) -> Settings:
     """The effective settings; later layers win.
 
@@ -51,7 +52,12 @@ def load(
     now. In a file it is a notice, unless `strict`; then each key without effect is an error.
     """
     notices: list[Notice] = []
-    given = [*_from_file(file, notices), *map(_from_override, overrides), *flags]
+    given = [
+        *_from_environment(environment),
+        *_from_file(file, notices),
+        *map(_from_override, overrides),
+        *flags,
+    ]
     chosen: dict[str, tuple[Given, object]] = {}
     for item in given:
         info = _OURS.get(item.key)
@@ -66,6 +72,16 @@ def load(
     settings = _build(chosen)
     _check(settings)
     return attrs.evolve(settings, notices=(*notices, *_advice(settings)))
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[Given]:
+    """What variables say, as far as they say it exactly: any other text counts as none, as with RocketMQ-Rust."""
+    found: list[Given] = []
+    for info in catalogue():
+        text = environment.get(info.meta.environment) if info.meta.environment else None
+        if text in ("true", "false"):
+            found.append(Given(info.meta.key, text, f"environment {info.meta.environment}"))
+    return found
 
 
 def _from_file(path: str | None, notices: list[Notice]) -> list[Given]:

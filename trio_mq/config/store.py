@@ -97,6 +97,20 @@ class StoreSettings:
         True,
         "Whether a start compares the checksums of the last messages.",
     )
+    use_optimized_recovery: bool = setting(
+        "useOptimizedRecovery",
+        FLAG,
+        True,
+        "Whether a start reads the log in windows of 64 KiB instead of record by record. The result is "
+        "the same.",
+        environment="ROCKETMQ_USE_OPTIMIZED_RECOVERY",
+    )
+    recover_concurrently: bool = setting(
+        "recoverConcurrently",
+        FLAG,
+        True,
+        "Whether a start looks at many queues at the same time. The result is the same.",
+    )
     flush_disk_type: FlushDiskType = setting(  # noqa: RUF009 - declares a field
         "flushDiskType",
         kinds.choice(FlushDiskType),

@@ -19,11 +19,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
+import attrs
 import trio
 
+from trio_mq.config import StoreSettings
 from trio_mq.errors import StoreDamaged, StoreFull
 from trio_mq.protocol.verdict import Whole
 from trio_mq.recovery import apply, plan
+from trio_mq.recovery.paths import Path
 from trio_mq.recovery.plan import EndPlan, Found, StartPlan
 from trio_mq.recovery.replay import Gap, Replay
 from trio_mq.recovery.report import RecoveryReport
@@ -48,14 +51,40 @@ QUEUES_AT_ONCE: Final = 64
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-async def recover(parts: StoreParts, *, index_enabled: bool = True) -> RecoveryReport:
-    """Bring log, queues and index of a store into agreement.
+@attrs.frozen
+class Choices:
+    """How to recover; nothing here but `assume_clean` and `fill_index` changes the result.
+
+    `assume_clean` overrules what the files say about the last exit. Without `fill_index` keys are not inserted, for
+    a rehearsal, which shall tell what a start does and not do it. `progress` is told phase, offset, and the end as
+    far as it is known, both in bytes of the log.
+    """
+
+    path: Path = Path.BATCH
+    concurrently: bool = True
+    index_enabled: bool = True
+    fill_index: bool = True
+    assume_clean: bool | None = None
+    progress: Callable[[str, int, int], None] | None = None
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> Choices:
+        """What the settings of a store say."""
+        return cls(
+            path=Path.of(optimized=settings.use_optimized_recovery),
+            concurrently=settings.recover_concurrently,
+            index_enabled=settings.message_index_enable,
+        )
+
+
+async def recover(parts: StoreParts, choices: Choices | None = None) -> RecoveryReport:
+    """Bring log, queues and index of a store into agreement, by default as its settings say.
 
     Raises StoreError when that cannot be done: ForeignFormat for files of other sizes, StoreDamaged for files that
     contradict the settings or cannot be read, StoreFull without room on the disk.
     """
     report = RecoveryReport()
-    recovery = _Recovery(parts, report, index_enabled=index_enabled)
+    recovery = _Recovery(parts, report, choices or Choices.of(parts.settings))
     with _explained(parts.root):
         for phase in (
             recovery.load,
@@ -92,10 +121,11 @@ def _explained(root: str) -> Iterator[None]:
 class _Recovery:
     """The phases of one start, with what they hand on to each other."""
 
-    def __init__(self, parts: StoreParts, report: RecoveryReport, *, index_enabled: bool) -> None:
+    def __init__(self, parts: StoreParts, report: RecoveryReport, choices: Choices) -> None:
         self._parts = parts
         self._report = report
-        self._index_enabled = index_enabled
+        self._choices = choices
+        self._index_enabled = choices.index_enabled
         self._check_crc = parts.settings.check_crc_on_recover
         self._tails: dict[BaseQueue, QueueTail] = {}
         self._found = Found(True, parts.checkpoint.value, (), 1)
@@ -124,7 +154,8 @@ class _Recovery:
         """Find the files, and decide whether the last exit was clean."""
         parts, report = self._parts, self._report
         await self._run(parts.checkpoint.load)
-        crashed = parts.abort.present
+        assumed = self._choices.assume_clean
+        crashed = parts.abort.present if assumed is None else not assumed
         report.notes += await parts.disk.run(parts.log.segments.load)
         found = await parts.disk.run(parts.queues.found)
         for begin in range(0, len(found), QUEUES_AT_ONCE):
@@ -135,13 +166,20 @@ class _Recovery:
         report.notes += await parts.disk.run(parts.index.load)
         if crashed:
             parts.index.doubt()
-        if crashed:
-            report.why_careful = "the abort marker is there"
-        elif not parts.log.segments.empty and not parts.checkpoint.known:
-            report.why_careful = "the checkpoint is missing or short"
-        elif read_marks(parts.checkpoint.value).replay_from is not None:
-            report.why_careful = "the last recovery did not end"
+        report.why_careful = self._why_careful(crashed)
         report.clean = report.why_careful is None
+
+    def _why_careful(self, crashed: bool) -> str | None:
+        parts, assumed = self._parts, self._choices.assume_clean
+        if assumed is not None:
+            return None if assumed else "that was asked for"
+        if crashed:
+            return "the abort marker is there"
+        if not parts.log.segments.empty and not parts.checkpoint.known:
+            return "the checkpoint is missing or short"
+        if read_marks(parts.checkpoint.value).replay_from is not None:
+            return "the last recovery did not end"
+        return None
 
     # -- phase 2: where queues end ---------------------------------------------------------------------------
 
