@@ -7,13 +7,20 @@ import pytest
 from trio_mq.config.known import OBSOLETE, REFUSED, KnownKey, apache_keys
 from trio_mq.config.settings import catalogue
 
-OWN = {"enableFastPort", "advertisePort", "nameserverEnable", "nameserverListen"}
+OWN = {
+    "enableFastPort",
+    "advertisePort",
+    "nameserverEnable",
+    "nameserverListen",
+    "useOptimizedRecovery",
+}
 OTHER_DEFAULT = {
     # another default on purpose: the text of the setting says so
     "bindAddress",
     "listenPort",
     "storePathRootDir",
     "kvConfigPath",
+    "recoverConcurrently",
 }
 OF_THE_MACHINE = {"brokerName", "brokerIP1"}
 
