@@ -5,6 +5,7 @@ Real sockets of this machine and a disk in memory, in real time. A few tests at 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -37,7 +38,7 @@ from trio_mq.errors import (
 from trio_mq.protocol import bodies
 from trio_mq.protocol import command as commands
 from trio_mq.protocol.bodies import TopicRouteData
-from trio_mq.protocol.codes import FLAG_RESPONSE, RequestCode
+from trio_mq.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
 from trio_mq.protocol.frames import FrameReader, encode_frame
 from trio_mq.protocol.message import Host, parse_offset_message_id
@@ -427,6 +428,118 @@ def put(disk, path, data):
     file.write(data, 0)
     file.sync()
     disk.sync_dir(path.rpartition("/")[0])
+
+
+@asynccontextmanager
+async def recovering(monkeypatch, disk, notify):
+    """A system whose recovery goes on until it is let go; `goes_on` ends it, `told` has the ready line."""
+    goes_on, told, stop = trio.Event(), [], trio.Event()
+    really = system.recover
+
+    async def slow(parts, choices):
+        choices.progress("log", 0, 1000)
+        choices.progress("log", 410, 1000)
+        await goes_on.wait()
+        return await really(parts, choices)
+
+    monkeypatch.setattr(system, "recover", slow)
+    monkeypatch.setattr(system, "ANSWER_AFTER_S", 0.01)
+    monkeypatch.setattr(system, "PROGRESS_S", 0.05)
+    monkeypatch.setenv("NOTIFY_SOCKET", notify)
+    port = free_pair()
+    settings = settings_of({"listen_port": port, "flush_consumer_offset_interval_ms": 20})
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                lambda: run_system(
+                    settings, disk, SystemClock(), stop, began_s=0, ready=told.append
+                )
+            )
+            yield port, goes_on, told
+            stop.set()
+
+
+async def test_c019_a_long_recovery_tells_how_far_it_is(monkeypatch, tmp_path):
+    """C019: clients get a refusal with the progress, administrators a table, a service manager its lines.
+
+    When the recovery has ended, the same ports serve.
+    """
+    notify = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(notify)
+        manager.setblocking(False)
+        async with recovering(monkeypatch, MemoryDisk(), notify) as (port, goes_on, told):
+            for at in (port, port - 2):
+                async with answering(at) as peer:
+                    refused = await peer.ask(send("T"))
+                    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                    assert "recovering 41 %" in refused.remark
+                    info = await peer.ask(request(RequestCode.GET_BROKER_RUNTIME_INFO))
+                    table = bodies.decode(bodies.KVTable, info.body).table
+                    assert table["brokerActive"] == "false"
+                    assert table["recoveringPercent"] == "41"
+            assert b"STATUS=recovering 41 %" in manager.recv(1000)
+            assert told == []
+            goes_on.set()
+            while not told:  # noqa: ASYNC110 - another task does it
+                await trio.sleep(0.01)
+            for at in (port, port - 2):
+                async with answering(at) as peer:
+                    assert (await peer.ask(send("T"))).code == 0
+        said = [b""]
+        while b"STOPPING=1" not in said[-1]:
+            said.append(manager.recv(1000))
+        assert any(line.startswith(b"READY=1\nSTATUS=ready in") for line in said)
+
+
+@asynccontextmanager
+async def answering(port):
+    """A connection to the first who listens there."""
+    while True:
+        try:
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+        except OSError:
+            await trio.sleep(0.01)
+            continue
+        async with stream:
+            yield Client(stream)
+        return
+
+
+@pytest.mark.parametrize("ends", ["stop", "failure"])
+async def test_c047_nothing_is_saved_before_the_recovery_has_ended(monkeypatch, ends):
+    """C047: it takes many periods of saving, and ends early: state files and foreign progress stay as they were."""
+    disk = MemoryDisk()
+    disk.make_dirs("/store/config")
+    content = {
+        "consumerOffset.json": b'{"offsetTable":{"T@G":{0:500}}}',
+        "delayOffset.json": b'{"offsetTable":{1:6,18:9}}',
+    }
+    for name, data in content.items():
+        put(disk, f"/store/config/{name}", data)
+    before = len(disk.operations)
+    error = StoreError("the disk is gone")
+    with contextlib.suppress(BaseExceptionGroup):
+        async with recovering(monkeypatch, disk, "") as (port, goes_on, told):
+            async with answering(port) as peer:
+                assert "recovering" in (await peer.ask(send("New"))).remark
+            await trio.sleep(0.2)
+            if ends == "failure":
+                monkeypatch.setattr(system, "Store", raising(error))
+                goes_on.set()
+                await trio.sleep(1)
+    assert told == []
+    assert not [op for op in disk.operations[before:] if "/config" in op.path]
+    for name, data in content.items():
+        path = f"/store/config/{name}"
+        assert disk.open(path).read(disk.size(path), 0) == data
+
+
+def raising(error):
+    def call(*_, **__):
+        raise error
+
+    return call
 
 
 async def test_a_stop_before_everything_is_ready(monkeypatch):

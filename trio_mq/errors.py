@@ -64,9 +64,13 @@ class StoreError(TrioMQError):
 
 
 class StoreLocked(StoreError):
-    """Another process has the store open."""
+    """Another process has the store open; ``owner`` is its id, where that is known."""
 
     exit_code = 21
+
+    def __init__(self, text: str, *, owner: int | None = None) -> None:
+        super().__init__(text)
+        self.owner = owner
 
 
 class StoreDamaged(StoreError):

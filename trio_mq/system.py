@@ -33,6 +33,7 @@ from trio_mq.broker.broker import Broker
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.register import Registrar
+from trio_mq.broker.starting import Progress, StartingFace
 from trio_mq.broker.tables import BrokerTables, load_tables
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock, SystemClock
@@ -41,8 +42,9 @@ from trio_mq.errors import AddressInUse, StoreDamaged, StoreError, StoreFull, Tr
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net import address as addresses
 from trio_mq.net.serve import Handler, Listener, listen, serve
+from trio_mq.net.supervisor import Supervisor
 from trio_mq.protocol.message import Host
-from trio_mq.recovery.recover import recover
+from trio_mq.recovery.recover import Choices, recover
 from trio_mq.recovery.report import RecoveryReport
 from trio_mq.store.checkpoint import take_lock
 from trio_mq.store.disk import Disk, RealDisk
@@ -53,6 +55,10 @@ log = logging.getLogger("trio_mq.system")
 
 #: Time that a stop may take in all; the last resort for what cannot end by itself.
 STOP_LIMIT_S = 8.0
+#: A recovery that takes longer answers clients, and tells the service manager how far it is (case C019).
+ANSWER_AFTER_S = 1.0
+#: Time between two such tellings.
+PROGRESS_S = 5.0
 #: Time to register at the name server of this process before it is ready anyway.
 REGISTER_LIMIT_S = 3.0
 #: Time that the answer to a change of topics waits for name servers to take it.
@@ -189,6 +195,7 @@ async def run_system(
 ) -> None:
     """Everything, from bound sockets to a closed store. Returns after `stop` was set and all has ended."""
     failures: list[TrioMQError] = []
+    supervisor = Supervisor.of()
     async with AsyncExitStack() as stack:
         sockets = _bind(settings, disk)
         stack.callback(sockets.close)
@@ -196,7 +203,11 @@ async def run_system(
         # A stop during a long recovery ends it at once; the abort marker is still there then.
         async with _until(stop):
             advertised, host = await _advertised(settings, sockets)
-            parts, tables, report = await _recovered_store(settings, disk, clock, stack)
+            progress = Progress()
+            async with _telling(progress, sockets, supervisor):
+                parts, tables, report = await _recovered_store(
+                    settings, disk, clock, stack, progress
+                )
         if stop.is_set():
             return
         store = Store(parts, clock, host)
@@ -221,16 +232,17 @@ async def run_system(
             async with _until(stop):
                 await registrar.registered_once(REGISTER_LIMIT_S)
         if not stop.is_set():
-            ready(
-                Ready(
-                    nameserver=None if nameserver is None else str(nameserver),
-                    broker=str(advertised),
-                    store=settings.store.path,
-                    recovery=report,
-                    ready_s=time.perf_counter() - began_s,
-                )
+            found = Ready(
+                nameserver=None if nameserver is None else str(nameserver),
+                broker=str(advertised),
+                store=settings.store.path,
+                recovery=report,
+                ready_s=time.perf_counter() - began_s,
             )
+            ready(found)
+            supervisor.ready(found.as_text())
             await stop.wait()
+            supervisor.stopping()
     if failures:
         raise failures[0]
 
@@ -324,8 +336,32 @@ def _nameservers(settings: Settings, own: Address | None) -> list[Address]:
     return list(dict.fromkeys(found))
 
 
+@asynccontextmanager
+async def _telling(
+    progress: Progress, sockets: _Sockets, supervisor: Supervisor
+) -> AsyncIterator[None]:
+    """A recovery that says how far it is to whoever asks, and to the service manager.
+
+    One that is over soon says nothing: whoever connects meanwhile is served by the broker.
+    """
+    async with stage() as nursery:
+        nursery.start_soon(_tell_progress, progress, sockets, supervisor)
+        yield
+
+
+async def _tell_progress(progress: Progress, sockets: _Sockets, supervisor: Supervisor) -> None:
+    await trio.sleep(ANSWER_AFTER_S)
+    # The end of serving closes its listeners, and the broker needs these.
+    doubles = [Listener(one.sock.dup(), one.address) for one in sockets.broker]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve, doubles, StartingFace(progress))
+        while True:
+            supervisor.starting(progress.text())
+            await trio.sleep(PROGRESS_S)
+
+
 async def _recovered_store(
-    settings: Settings, disk: Disk, clock: Clock, stack: AsyncExitStack
+    settings: Settings, disk: Disk, clock: Clock, stack: AsyncExitStack, progress: Progress
 ) -> tuple[StoreParts, BrokerTables, RecoveryReport]:
     """Lock, load the tables, recover. On an error or a stop the files are let go as they are."""
     topics = TopicTable(settings.broker, clock)
@@ -345,7 +381,7 @@ async def _recovered_store(
         offsets=ConsumerOffsets(settings.broker, clock),
         damages=damages,
     )
-    report = await recover(parts)
+    report = await recover(parts, attrs.evolve(Choices.of(parts.settings), progress=progress.tell))
     return parts, tables, report
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import struct
 import subprocess
 import sys
 
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trio_mq.errors import StoreLocked
+from trio_mq.store.checkpoint import take_lock
 from trio_mq.store.disk import Disk, RealDisk
 from trio_mq.testing.clock import ManualClock
 from trio_mq.testing.disk import MemoryDisk, PowerCut
@@ -256,8 +259,41 @@ def test_a_real_lock_is_refused_while_another_process_holds_it(tmp_path):
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(StoreLocked, match="lock"):
+        with pytest.raises(StoreLocked, match="lock") as refused:
             RealDisk().lock(path, b"lock")
+        assert refused.value.owner == other.pid
+
+
+def test_c013_a_second_start_names_the_owner_and_not_who_crashed_before(tmp_path):
+    """C013: the marker still has the id of the last crash while the owner has just begun."""
+    (tmp_path / "abort").write_bytes(b"4711")
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", OTHER_PROCESS, str(tmp_path / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(StoreLocked, match=f"is open in process {other.pid};"):
+            take_lock(RealDisk(), str(tmp_path))
+
+
+def test_a_lock_whose_owner_cannot_be_told(tmp_path, monkeypatch):
+    """Another container's process has no id here."""
+    unlocked = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0)
+    for answer in (lambda *_: unlocked, raising(OSError(errno.ENOTSUP, "Not supported"))):
+        monkeypatch.setattr(fcntl, "fcntl", answer)
+        monkeypatch.setattr(fcntl, "lockf", raising(BlockingIOError(errno.EAGAIN, "Busy")))
+        with pytest.raises(StoreLocked) as refused:
+            RealDisk().lock(str(tmp_path / "lock"), b"lock")
+        assert refused.value.owner is None
+
+
+def raising(error):
+    def call(*_):
+        raise error
+
+    return call
 
 
 # -- the disk in memory: locks, faults, crashes

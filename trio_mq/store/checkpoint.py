@@ -144,8 +144,10 @@ def take_lock(disk: Disk, root: str) -> DirectoryLock:
     try:
         return disk.lock(f"{root}/lock", LOCK_CONTENT)
     except StoreLocked as error:
-        owner = AbortMarker(disk, f"{root}/abort").owner()
+        # The marker may be that of an earlier crash, when the other process has just begun.
+        owner = str(error.owner or "") or AbortMarker(disk, f"{root}/abort").owner()
         who = f"process {owner}" if owner else "another process"
         raise StoreLocked(
-            f"the store {root} is open in {who}; stop it first, or choose another folder with --store"
+            f"the store {root} is open in {who}; stop it first, or choose another folder with --store",
+            owner=error.owner,
         ) from error

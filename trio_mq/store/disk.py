@@ -13,6 +13,8 @@ import fcntl
 import mmap
 import os
 import shutil
+import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
@@ -310,11 +312,34 @@ class RealDisk:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
         except OSError as error:
+            owner = _lock_owner(fd)
             os.close(fd)
-            raise StoreLocked(f"{path} is locked by another process ({error.strerror})") from error
+            raise StoreLocked(
+                f"{path} is locked by another process ({error.strerror})", owner=owner
+            ) from error
         os.pwrite(fd, content, 0)
         return RealLock(fd)
 
     async def run(self, call: Callable[[], T]) -> T:
         """See :class:`Disk`."""
         return await trio.to_thread.run_sync(call)
+
+
+#: What fcntl reads and writes about a lock on Linux: type, whence, start, length, process id.
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def _lock_owner(fd: int) -> int | None:
+    """Id of the process that holds byte 0 of a lock file; None when the system does not tell.
+
+    Nor does it for a process outside of this container or on another machine.
+    """
+    if sys.platform != "linux":  # elsewhere the fields have another order
+        return None
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    try:
+        told = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+    except OSError:
+        return None
+    kind, _, _, _, process_id = _FLOCK.unpack(told)
+    return process_id if kind != fcntl.F_UNLCK and process_id > 0 else None

@@ -1,0 +1,102 @@
+"""What a broker answers while its store is still being recovered: how far that is (case C019).
+
+In: frames of clients that come before the broker is there, and the progress of the recovery. Out: for
+GET_BROKER_RUNTIME_INFO a table with the progress, for everything else a refusal that clients try again after, with
+the progress in its remark. Called by :mod:`trio_mq.system`, which gives the listeners to the broker afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import trio
+
+from trio_mq.errors import HeaderError
+from trio_mq.net.requests import Call, Peer, Reply
+from trio_mq.protocol import bodies
+from trio_mq.protocol import command as commands
+from trio_mq.protocol.bodies import KVTable
+from trio_mq.protocol.codes import RequestCode, ResponseCode
+from trio_mq.protocol.frames import RawFrame
+
+log = logging.getLogger("trio_mq.broker.starting")
+
+
+@attrs.define
+class Progress:
+    """How far a recovery is. `begin`, `offset` and `end` are log offsets of what `phase` goes through.
+
+    A phase may begin further back when it turns out that it has to; then its share falls.
+    """
+
+    began_s: float = attrs.field(factory=trio.current_time)
+    phase: str = "load"
+    begin: int = 0
+    offset: int = 0
+    end: int = 0
+
+    def tell(self, phase: str, offset: int, end: int) -> None:
+        """What recovery calls; `end` is the end as far as it is known."""
+        if phase != self.phase or offset < self.begin:
+            self.begin = offset
+        self.phase, self.offset, self.end = phase, offset, max(end, offset)
+
+    @property
+    def percent(self) -> int | None:
+        """Share of the phase that is done; None for a phase without offsets."""
+        if self.end <= self.begin:
+            return None
+        return 100 * (self.offset - self.begin) // (self.end - self.begin)
+
+    def text(self) -> str:
+        """One line for people."""
+        for_s = max(0, int(trio.current_time() - self.began_s))
+        if self.percent is None:
+            return f"recovering (phase {self.phase}), for {for_s} s now"
+        return (
+            f"recovering {self.percent} % (phase {self.phase}, offset {self.offset} of {self.end}), "
+            f"for {for_s} s now"
+        )
+
+    def table(self) -> dict[str, str]:
+        """The same for programs, and for the tools that print a broker's runtime information."""
+        percent = "" if self.percent is None else str(self.percent)
+        return {
+            "brokerActive": "false",
+            "recovering": self.text(),
+            "recoveringPercent": percent,
+            "recoveringPhase": self.phase,
+        }
+
+
+class StartingFace:
+    """Handler of the broker's listeners while there is no broker (:class:`trio_mq.net.serve.Handler`)."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def opened(self, peer: Peer) -> None:
+        """See the protocol."""
+
+    def disconnected(self, peer: Peer) -> None:
+        """See the protocol."""
+
+    def received(self, peer: Peer, frames: list[RawFrame]) -> int | None:
+        """Answer each request; what a peer answers to nobody is ignored."""
+        for frame in frames:
+            try:
+                command = commands.decode(frame)
+            except HeaderError as error:
+                log.warning("closing connection of %s: %s", peer.address, error)
+                peer.close()
+                return None
+            if not command.is_response:
+                Call(peer, command, 0).respond(self._answer(command.code))
+        return None
+
+    def _answer(self, code: int) -> Reply:
+        if code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            return Reply(body=bodies.encode(KVTable(self._progress.table())))
+        remark = f"the broker is starting: its store is {self._progress.text()}; try again later"
+        return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
