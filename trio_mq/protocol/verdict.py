@@ -168,11 +168,11 @@ def check(  # long and flat: a call per rule would double the cost of a record
     """
     room = end - pos
     if room < _MIN_SIZE:
-        return _check_start(buf, pos, room)
+        return check_start(buf, pos, room)
     head = _HEAD_V4.unpack_from(buf, pos)
     size, magic, crc, queue_id, queue_offset, log_offset, sys_flag, store_ms, prepared, body = head
     if size > room or (magic != MAGIC_V1 and magic != MAGIC_V2):
-        return _check_start(buf, pos, room)
+        return check_start(buf, pos, room)
     body_at = pos + 88
     record_end = pos + size
     if sys_flag & 0x30:
@@ -272,8 +272,12 @@ def check(  # long and flat: a call per rule would double the cost of a record
 _new_whole = tuple.__new__  # skips the argument parsing of a NamedTuple's constructor
 
 
-def _check_start(buf: Buffer, pos: int, room: int) -> Verdict:
-    """Rules 1 to 5 in their order, for anything that cannot be a record of these lengths."""
+def check_start(buf: Buffer, pos: int, room: int) -> Verdict:
+    """Rules 1 to 5 in their order, for anything that cannot be a record of these lengths.
+
+    Looks at 8 bytes, or what there is of them; `room` is what lies between them and the end of the segment, which
+    need not be in the buffer.
+    """
     if room <= 4:
         return Torn(f"only {max(room, 0)} bytes are left")
     size = int.from_bytes(buf[pos : pos + 4], "big", signed=True)
