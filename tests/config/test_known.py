@@ -12,6 +12,7 @@ OWN = {
     "advertisePort",
     "nameserverEnable",
     "nameserverListen",
+    "quarantineMaxBytes",
     "useOptimizedRecovery",
 }
 OTHER_DEFAULT = {

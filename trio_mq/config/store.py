@@ -239,6 +239,13 @@ class StoreSettings:
         64,
         "Most messages that a query by key returns, whatever it asks for.",
     )
+    quarantine_max_bytes: int = setting(
+        "quarantineMaxBytes",
+        integer(0, kinds.LONG_MAX),
+        1024 * MIB,
+        "Most bytes that `quarantine` in the store keeps of what starts cut from the log; the oldest "
+        "go first. With 0 nothing is kept.",
+    )
 
     @property
     def commit_log_dir(self) -> str:

@@ -1,8 +1,9 @@
 """Carrying out what a plan says: opening queues, cutting ends, syncing, marking. Decides nothing.
 
 In: the parts of a store, and values of :mod:`trio_mq.recovery.plan` and :mod:`trio_mq.recovery.scan`. Out: changed
-files. Everything here blocks and belongs in a worker thread. What may have been messages is kept aside when it is
-cut. A sudden end at any point leaves a store that the next start puts right in the same way.
+files. Everything here blocks and belongs in a worker thread. What is cut from the log goes to
+:mod:`trio_mq.recovery.quarantine` before. A sudden end at any point leaves a store that the next start puts right
+in the same way.
 Sources: Apache MappedFileQueue.truncateDirtyFiles, ConsumeQueue.truncateDirtyLogicFiles, correctMinOffset.
 """
 
@@ -11,13 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
 
 import attrs
 
 from trio_mq.errors import StoreDamaged
-from trio_mq.protocol.layout import BATCH_QUEUE_ENTRY, BATCH_QUEUE_ENTRY_SIZE
+from trio_mq.protocol.layout import BATCH_QUEUE_ENTRY, BATCH_QUEUE_ENTRY_SIZE, BLANK_HEADER_SIZE
+from trio_mq.protocol.record import MAGIC_BLANK
 from trio_mq.recovery.plan import EndPlan
+from trio_mq.recovery.quarantine import Behind, Kept, Quarantine, measure
 from trio_mq.recovery.replay import Lane
 from trio_mq.recovery.scan import QueueTail, last_record, position_of
 from trio_mq.store.checkpoint import Marks, with_marks
@@ -27,10 +29,6 @@ from trio_mq.store.segments import Segments, warmed
 from trio_mq.store.store import StoreParts
 
 log = logging.getLogger("trio_mq.recovery.apply")
-
-#: Folder beside the log's segments for what was cut off; peers look at files only.
-KEPT_FOLDER: Final = "cut"
-_COPY_BYTES: Final = 1024 * 1024
 
 
 # -- loading -------------------------------------------------------------------------------------------------
@@ -115,48 +113,96 @@ def settle_queue(queue: BaseQueue, log_start: int | None) -> None:
 # -- the log -------------------------------------------------------------------------------------------------
 
 
-def cut_log(segments: Segments, end: EndPlan) -> list[str]:
-    """Remove everything behind the log's end from its files, so that no stale record comes back after another
-    crash. Returns notes about files that are gone and copies that are kept.
+@attrs.frozen
+class Cut:
+    """What lay behind the log's end: `length` bytes up to the last one that was written, kept in `folder` if at all."""
+
+    length: int = 0
+    reason: str | None = None
+    folder: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def cut_log(parts: StoreParts, end: EndPlan, *, thorough: bool) -> Cut:
+    """Keep everything behind the log's end in the quarantine, then make it unreadable, durably.
+
+    So no stale record comes back after another crash, whatever is written over a part of it. Without `thorough`,
+    for a clean start, only what `end` or later files tell of is looked at. Raises StoreFull without room.
+    """
+    segments, settings = parts.log.segments, parts.settings
+    quarantine = Quarantine(
+        parts.disk, parts.root, settings.quarantine_max_bytes, parts.clock.now_ms
+    )
+    quarantine.tidy(segments)
+    if not (thorough or end.cut_bytes or segments.starts[-1] > end.log_end):
+        return Cut()
+    behind = measure(segments, end.log_end)
+    if len(behind) == 1 and _is_blank(segments, behind[0]):
+        behind = []  # what fills a segment up is no loss
+    if not behind and segments.starts[-1] <= end.log_end:
+        return Cut()
+    length = behind[-1].end - end.log_end if behind else 0
+    reason = end.reason or (f"at offset {end.log_end}: the log ends here" if behind else None)
+    kept: Kept | None = None
+    if behind and quarantine.enabled:
+        kept = quarantine.keep(segments, end.log_end, behind, reason or "")
+    notes = _notes_of(kept, length, settings.quarantine_max_bytes) if behind else []
+    notes += _drop_behind(
+        segments, end.log_end, {part.segment for part in behind}, quarantine, kept
+    )
+    if segments.has(end.log_end):
+        segments.clear(end.log_end)
+    segments.sync_call(end.log_end, end.log_end + 1)()
+    if kept is not None:
+        notes += quarantine.trim(kept)
+    return Cut(length, reason, kept.folder if kept else None, tuple(notes))
+
+
+def _is_blank(segments: Segments, part: Behind) -> bool:
+    """Whether all that a segment holds behind an offset is the head of the blank that fills it up."""
+    if part.end > part.begin + BLANK_HEADER_SIZE:
+        return False
+    head = segments.read(BLANK_HEADER_SIZE, part.begin)
+    return head[4:] == MAGIC_BLANK.to_bytes(4, "big", signed=True)
+
+
+def _notes_of(kept: Kept | None, length: int, max_bytes: int) -> list[str]:
+    if kept is None:
+        return [f"{length} bytes that are cut off are not kept, since quarantineMaxBytes is 0"]
+    manifest = kept.manifest
+    if manifest is not None and manifest.kept_length < manifest.length:
+        return [
+            f"of {manifest.length} bytes that are cut off the first {manifest.kept_length} are kept in {kept.folder}, "
+            f"since quarantineMaxBytes is {max_bytes}"
+        ]
+    return [f"what was cut off is kept in {kept.folder}"]
+
+
+def _drop_behind(
+    segments: Segments, log_end: int, written: set[int], quarantine: Quarantine, kept: Kept | None
+) -> list[str]:
+    """Remove the segments behind the log's end from the log, the last one first, so that it never has a hole.
+
+    One that begins right there stays: the log goes on in it (case C029; Apache: MappedFileQueue.truncateDirtyFiles).
+    Returns notes about them.
     """
     notes: list[str] = []
-    if end.keep_copy:
-        path = keep_copy(segments, end)
-        notes.append(f"what was cut off is kept in {path}")
-    if segments.starts[-1] == end.log_end:
-        # A new file without any record stays: the log has just rolled (case C029).
-        segments.clear(end.log_end)
-        return notes
-    written_end = end.log_end + end.cut_bytes
-    for start in [start for start in segments.starts if start >= written_end]:
-        # Prepared for later; there is one after many a crash.
-        log.info("%s was never written to and is removed", segments.drop_segment(start))
-    removed = segments.cut(end.log_end)
-    return notes + [f"{path} holds nothing before the log's end and is removed" for path in removed]
-
-
-def keep_copy(segments: Segments, end: EndPlan) -> str:
-    """Copy what is about to be cut off; returns the folder. Zeros are left out, as holes of the copies."""
-    disk = segments.disk
-    folder = f"{segments.directory}/{KEPT_FOLDER}"
-    disk.make_dirs(folder)
-    for start in segments.starts:
-        begin, stop = max(start, end.log_end), start + segments.segment_bytes
-        if begin >= stop or begin >= end.log_end + end.cut_bytes:
+    for start in reversed(segments.starts):
+        if start <= log_end:
+            break
+        path = segments.path(start)
+        if kept is not None and quarantine.take(segments, kept, start):
+            notes.append(f"{path} lies behind the log's end and is now in {kept.folder}")
             continue
-        path = f"{folder}/{begin:020d}"
-        disk.remove(path)
-        copy = disk.open(path, create=True)
-        try:
-            for at in range(begin, min(stop, end.log_end + end.cut_bytes), _COPY_BYTES):
-                piece = segments.read(min(_COPY_BYTES, stop - at), at).rstrip(b"\0")
-                if piece:
-                    copy.write(piece, at - begin)
-            copy.sync()
-        finally:
-            copy.close()
-    disk.sync_dir(folder)
-    return folder
+        if segments.has(start):
+            segments.drop_segment(start)
+            segments.disk.sync_dir(segments.directory)
+        if start in written:
+            notes.append(f"{path} lies behind the log's end and is removed")
+        else:
+            # Prepared for later; there is one after many a crash.
+            log.info("%s was never written to and is removed", path)
+    return notes
 
 
 # -- the index -----------------------------------------------------------------------------------------------

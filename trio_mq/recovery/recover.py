@@ -255,8 +255,11 @@ class _Recovery:
         report.cut_bytes, report.cut_reason = end.cut_bytes, end.reason
         if end.reason and report.clean:
             report.notes.append("the store was damaged though it was closed cleanly")
-        if end.cut_bytes or parts.log.segments.starts[-1] > end.log_end:
-            report.notes += await parts.disk.run(partial(apply.cut_log, parts.log.segments, end))
+        cut = await parts.disk.run(partial(apply.cut_log, parts, end, thorough=not report.clean))
+        report.cut_bytes = max(end.cut_bytes, cut.length)
+        report.cut_reason = end.reason or cut.reason
+        report.quarantine = cut.folder
+        report.notes += cut.notes
         if end.index_to is not None:
             await self._run(partial(parts.index.truncate, end.index_to))
         parts.index.indexed_to = walk.records_end

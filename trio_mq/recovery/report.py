@@ -19,6 +19,8 @@ class RecoveryReport:
     queues: int = 0
     cut_bytes: int = 0
     cut_reason: str | None = None
+    #: Folder that keeps what was cut; None when nothing is kept.
+    quarantine: str | None = None
     notes: list[str] = attrs.field(factory=list)
     phase_s: dict[str, float] = attrs.field(factory=dict)
 
@@ -33,6 +35,7 @@ class RecoveryReport:
             "queues": self.queues,
             "cut_bytes": self.cut_bytes,
             "cut_reason": self.cut_reason,
+            "quarantine": self.quarantine,
             "notes": list(self.notes),
             "seconds": {name: round(value, 4) for name, value in self.phase_s.items()},
         }
@@ -47,4 +50,6 @@ class RecoveryReport:
         )
         if self.cut_reason:
             text += f"; {self.cut_bytes} bytes cut, {self.cut_reason}"
+        if self.quarantine:
+            text += f"; kept in {self.quarantine}"
         return text

@@ -53,6 +53,7 @@ class StoreParts:
     disk: Disk
     root: str
     settings: StoreSettings
+    clock: Clock
     lock: DirectoryLock
     log: CommitLog
     queues: QueueTable
@@ -99,6 +100,7 @@ def _lay_out(
         disk=disk,
         root=root,
         settings=settings,
+        clock=clock,
         lock=lock,
         log=CommitLog(disk, settings.commit_log_dir, settings.mapped_file_size_commit_log),
         queues=QueueTable(
