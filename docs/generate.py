@@ -177,6 +177,8 @@ def exit_codes_page() -> list[str]:
             "The command did what it was asked; `serve` was stopped by a signal and ended in order.",
         ),
         ("1", "", "Any other error, and what the operating system refuses."),
+        ("3", "", "`status`: the broker runs, and takes no messages."),
+        ("4", "", "`status`: the broker is still recovering its store."),
         *(
             (
                 str(error.exit_code),

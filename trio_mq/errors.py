@@ -64,12 +64,13 @@ class StoreError(TrioMQError):
 
 
 class StoreLocked(StoreError):
-    """Another process has the store open; ``owner`` is its id, where that is known."""
+    """Another process has the store open."""
 
     exit_code = 21
 
     def __init__(self, text: str, *, owner: int | None = None) -> None:
         super().__init__(text)
+        #: The id of that process, where it is known.
         self.owner = owner
 
 

@@ -73,6 +73,7 @@ class Broker:
             self.puller,
             clock,
             address,
+            locks=self.locks,
             saver=self.saver,
         ).fill(self.requests)
         self.face = RemotingFace(

@@ -30,6 +30,10 @@ class Conflict:
     topic: str
     expressions: Mapping[str, str]
 
+    def text(self) -> str:
+        """For the status: who wants what."""
+        return f"{self.group} on {self.topic}: {_told(self)}"
+
 
 class Conflicts:
     """What each client of each group said last."""
@@ -86,10 +90,13 @@ def _expression(data: SubscriptionData) -> str:
     return f"{data.expression_type}: {data.sub_string}"
 
 
+def _told(conflict: Conflict) -> str:
+    return ", ".join(f"{name}: {text}" for name, text in sorted(conflict.expressions.items()))
+
+
 def _warn(conflict: Conflict) -> None:
-    told = ", ".join(f"{name}: {text}" for name, text in sorted(conflict.expressions.items()))
     log.warning(
         "group %s: its members subscribe %s differently (%s); the newest heartbeat counts for all "
         "of them, so messages are skipped; give all members of a group the same subscription",
-        *(conflict.group, conflict.topic, told),
+        *(conflict.group, conflict.topic, _told(conflict)),
     )

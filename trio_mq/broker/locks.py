@@ -41,6 +41,14 @@ class LostLock:
     noticed_s: float
     taken_by: str | None
 
+    def text(self, now_s: float) -> str:
+        """For the status: who lost what, and how long ago that was noticed."""
+        return (
+            f"{self.group}: {self.client_id} lost {self.queue.topic} queue {self.queue.queue_id} "
+            f"{now_s - self.noticed_s:.0f} s ago, {self.noticed_s - self.renewed_s:.0f} s after its last "
+            f"renewal, to {self.taken_by or 'nobody'}"
+        )
+
 
 @attrs.frozen
 class LockOutcome:

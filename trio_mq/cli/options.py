@@ -106,6 +106,10 @@ SERVE: Final = (
     ),
 )
 SHOW: Final = (*SETTINGS, Option("--json", "Print one JSON object."))
+STATUS: Final = (
+    Option("--broker", "The broker to look at. [default: 127.0.0.1:10911]", "HOST:PORT"),
+    Option("--json", "Print one JSON object with all that it tells."),
+)
 
 
 def parse_plain(arguments: Sequence[str], table: Sequence[Option]) -> Values | None:

@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperCommand
 
 from trio_mq import __version__
-from trio_mq.cli import config, serve
-from trio_mq.cli.options import SERVE, SHOW, Option, Values
+from trio_mq.cli import config, serve, status
+from trio_mq.cli.options import SERVE, SHOW, STATUS, Option, Values
 
 #: Code of a wrong command line where 2 means something else (sysexits.h: EX_USAGE).
 USAGE: Final = 64
@@ -48,6 +48,7 @@ def verbs() -> tuple[Verb, ...]:
     """All commands, in the order of the help."""
     return (
         Verb("serve", serve.serve, SERVE),
+        Verb("status", status.status, STATUS),
         Verb("config show", config.show, SHOW),
     )
 

@@ -103,6 +103,7 @@ class Bench:
             puller,
             self.clock,
             str(HOST),
+            locks=self.locks,
             saver=self.saver,
         ).fill(self.table)
 

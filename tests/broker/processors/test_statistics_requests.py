@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+import attrs
 import trio
 
 from tests.broker.processors.conftest import BROKER, HOST, FakePeer, make_bench
+from trio_mq.broker.processors.runtime import SHOWN
 from trio_mq.protocol import bodies, jsondialect
 from trio_mq.protocol.bodies import (
     ConsumerConnection,
@@ -202,3 +206,48 @@ async def test_runtime_information(autojump_clock):
         assert found[key], key
     await trio.sleep(15)
     assert table()["putTps"].split()[0] == "0.00"
+
+
+async def test_what_an_operator_looks_for_is_in_the_runtime_information(autojump_clock):
+    """C059, C080, C097, C109, C116: next cleaning with its zone, histograms, lost locks, conflicts of subscriptions."""
+    bench = await make_bench()
+
+    def table() -> dict[str, str]:
+        return dict(bodies.decode(KVTable, bench.ask(RUNTIME).body).table)
+
+    quiet = table()
+    assert not {"subscriptionConflicts", "lostLocks", "notWritable"} & quiet.keys()
+    assert re.search(r"deleteWhen\); next time 20\S+[+-]\d\d:\d\d \(\w+\)", quiet["cleaning"])
+    assert quiet["appendTimes"].startswith("writing to the commit log: 0 times")
+    bench.put("T", 0, 3)
+    bench.store.flusher.times.add(0.07)
+    first, second = FakePeer(1), FakePeer(2)
+    bench.beat(first, "c1", sub("A"))
+    bench.beat(second, "c2", sub("*"))
+    bench.locks.lock("G", "c1", [mq(0)], trio.current_time())
+    await trio.sleep(70)
+    bench.locks.lock("G", "c2", [mq(0)], trio.current_time())
+    await trio.sleep(5)
+    found = table()
+    assert re.match(r"writing to the commit log: 1 times.*\(<=\d+ ms: 1\)", found["appendTimes"])
+    assert "syncing the commit log: 1 times" in found["flushTimes"]
+    assert "<=100 ms: 1" in found["flushTimes"]
+    assert found["subscriptionConflicts"] == "G on T: c1: A, c2: *"
+    assert found["lostLocks"] == (
+        "G: c1 lost T queue 0 5 s ago, 70 s after its last renewal, to c2"
+    )
+
+
+async def test_many_conflicts_and_losses_do_not_flood_the_table(autojump_clock):
+    bench = await make_bench()
+    for number in range(30):
+        bench.locks.lock("G", "c1", [mq(number)], 0.0)
+    bench.locks.expire(1000.0)
+    lost = bodies.decode(KVTable, bench.ask(RUNTIME).body).table["lostLocks"]
+    assert lost.count(" lost T queue ") == SHOWN
+    assert "queue 29 " in lost
+
+
+def sub(tags: str) -> ConsumerData:
+    wanted = SubscriptionData(topic="T", sub_string=tags, sub_version=1, expression_type="TAG")
+    return attrs.evolve(consumer("T"), subscription_data_set=(wanted,))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from trio_mq import __version__
 from trio_mq.broker.groups import GroupTable
+from trio_mq.broker.locks import QueueLocks
 from trio_mq.broker.members import Members
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.processors.definitions import Definitions
@@ -39,6 +40,7 @@ class Admin:
         clock: Clock,
         address: str,
         *,
+        locks: QueueLocks,
         saver: Saver | None = None,
     ) -> None:
         mine = settings.broker
@@ -46,7 +48,9 @@ class Admin:
             Definitions(store, topics, groups, offsets, saver),
             Statistics(settings, store, topics, offsets, members, address),
             Resets(store, topics, groups, offsets, members, mine),
-            Runtime(settings, store, sender, puller, clock, f"trio-mq {__version__}"),
+            Runtime(
+                settings, store, sender, puller, members, locks, clock, f"trio-mq {__version__}"
+            ),
         )
 
     def fill(self, table: RequestTable) -> None:

@@ -1,9 +1,9 @@
 """GET_BROKER_RUNTIME_INFO: one table of texts about the load and the store of a broker.
 
-In: the counters of sends and pulls, and the store. Out: the texts that `mqadmin clusterList` and
-`brokerStatus` print. Called by the remoting face. Rates are averages since an earlier request, so
-nothing runs while nobody asks. Rules: Apache AdminBrokerProcessor.prepareRuntimeInfo,
-StoreStatsService, ClusterListSubCommand.
+In: the counters of sends and pulls, the store, and what is odd about clients. Out: the texts that
+`mqadmin clusterList`, `brokerStatus` and `trio-mq status` print. Called by the remoting face. Rates
+are averages since an earlier request, so nothing runs while nobody asks. Rules: Apache
+AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService, ClusterListSubCommand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from collections import deque
 from typing import Final
 
 import attrs
+import trio
 
+from trio_mq.broker.locks import QueueLocks
+from trio_mq.broker.members import Members
 from trio_mq.broker.processors.pull import Puller
 from trio_mq.broker.processors.send import Sender
 from trio_mq.clock import Clock
@@ -28,6 +31,9 @@ RATE_SPANS_MS: Final = (10_000, 60_000, 600_000)
 
 SAMPLES: Final = 1000
 """Kept to compute rates from; one is added at most each second."""
+
+SHOWN: Final = 10
+"""Most conflicts and lost locks in the table; all of them are in the log."""
 
 _SAMPLE_PERIOD_MS: Final = 1000
 
@@ -66,10 +72,14 @@ class Runtime:
         store: Store,
         sender: Sender,
         puller: Puller,
+        members: Members,
+        locks: QueueLocks,
         clock: Clock,
         version: str,
     ) -> None:
         self._settings = settings
+        self._members = members
+        self._locks = locks
         self._store = store
         self._sender = sender
         self._puller = puller
@@ -122,9 +132,27 @@ class Runtime:
             "commitLogDiskRatio": f"{usage.used / max(1, usage.used + usage.free):.4f}",
             "commitLogDirCapacity": f"Total : {usage.total} B, Free : {usage.free} B.",
             "earliestMessageTimeStamp": str(self._earliest_ms()),
-            # not one of the peers' names; their tools print whatever is here (case C055)
-            **({} if store.refusal is None else {"notWritable": store.refusal}),
+            **self._of_our_own(),
         }
+
+    def _of_our_own(self) -> dict[str, str]:
+        """What the peers do not tell; their tools print whatever is in the table."""
+        store = self._store
+        told = {
+            "cleaning": store.cleaner.schedule_text(),  # cases C059, C080
+            "appendTimes": store.times.text(),  # case C097
+            "flushTimes": store.flusher.times.text(),
+        }
+        if store.refusal is not None:
+            told["notWritable"] = store.refusal  # case C055
+        conflicts = self._members.conflicts[:SHOWN]
+        if conflicts:
+            told["subscriptionConflicts"] = "; ".join(one.text() for one in conflicts)  # case C116
+        losses = list(self._locks.recent_losses)[-SHOWN:]
+        if losses:
+            now_s = trio.current_time()
+            told["lostLocks"] = "; ".join(one.text(now_s) for one in losses)  # case C109
+        return told
 
     def _earliest_ms(self) -> int:
         log = self._store.log
