@@ -1,12 +1,13 @@
-"""State files that are not used here: what is said of them, and that they stay as they are (cases C043, C046)."""
+"""State files that are not used here: spoilt ones get another name, the others stay (cases C043, C046)."""
 
 from __future__ import annotations
 
+import errno
 import logging
 
 import pytest
 
-from trio_mq.broker.unused import NAMES, tell_spoilt
+from trio_mq.broker.unused import NAMES, keep_spoilt_aside
 from trio_mq.testing.disk import MemoryDisk
 
 GOOD = b'{"offsetTable":{1:6,18:0,}}'
@@ -18,7 +19,10 @@ def disk_with(files: dict[str, bytes]) -> MemoryDisk:
     for name, data in files.items():
         file = disk.open(f"/s/config/{name}", create=True)
         file.write(data, 0)
+        file.sync()
         file.close()
+    for path in ("/s/config", "/s", "/"):
+        disk.sync_dir(path)
     return disk
 
 
@@ -26,7 +30,8 @@ def disk_with(files: dict[str, bytes]) -> MemoryDisk:
     ("main", "backup", "spoilt"),
     [
         (None, None, False),
-        (None, b"", False),
+        (None, b"", True),
+        (None, bytes(180), True),
         (GOOD, None, False),
         (GOOD, bytes(9), False),
         (b"", GOOD, False),
@@ -48,18 +53,44 @@ def test_a_file_is_spoilt_when_its_backup_is_no_help(
     files = {name: main, f"{name}.bak": backup}
     disk = disk_with({name: data for name, data in files.items() if data is not None})
     operations = len(disk.operations)
-    tell_spoilt(disk, "/s/config")
+    keep_spoilt_aside(disk, "/s/config", 1234)
     assert (f"/s/config/{name}" in caplog.text) is spoilt
-    assert len(disk.operations) == operations, "nothing is changed"
+    expected = {
+        f"{there}.bad-1234" if spoilt else there: data
+        for there, data in files.items()
+        if data is not None
+    }
+    disk.crash(1, keep="none")
+    assert disk.list_dir("/s/config") == sorted(expected)
+    if not spoilt:
+        assert len(disk.operations) == operations, "nothing is changed"
+        return
+    for kept, data in expected.items():
+        assert disk.open(f"/s/config/{kept}").read(1000, 0) == data
 
 
 def test_several_share_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    tell_spoilt(disk_with(dict.fromkeys(NAMES, bytes(7))), "/s/config")
+    keep_spoilt_aside(disk_with(dict.fromkeys(NAMES, bytes(7))), "/s/config", 1)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert all(f"/s/config/{name}" in record.getMessage() for name in NAMES)
 
 
 def test_without_a_folder_there_is_nothing_to_say(caplog: pytest.LogCaptureFixture) -> None:
-    tell_spoilt(MemoryDisk(), "/nowhere/config")
+    keep_spoilt_aside(MemoryDisk(), "/nowhere/config", 1)
     assert caplog.records == []
+
+
+def test_an_earlier_one_is_not_replaced() -> None:
+    disk = disk_with({"delayOffset.json": bytes(9), "delayOffset.json.bad-1": b"first"})
+    keep_spoilt_aside(disk, "/s/config", 1)
+    assert disk.list_dir("/s/config") == ["delayOffset.json.bad-1", "delayOffset.json.bad-2"]
+    assert disk.open("/s/config/delayOffset.json.bad-1").read(9, 0) == b"first"
+
+
+def test_one_that_cannot_be_renamed_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    disk = disk_with({"delayOffset.json": bytes(9)})
+    disk.fail_when(lambda op: op.kind == "rename", errno.EROFS)
+    keep_spoilt_aside(disk, "/s/config", 1)
+    assert "delayOffset.json cannot be read, nor renamed" in caplog.text
+    assert disk.list_dir("/s/config") == ["delayOffset.json"]

@@ -25,7 +25,7 @@ def made_store(serve: Starter, *bodies: bytes) -> Path:
 def test_c043_c046_files_of_other_features_that_are_spoilt_stop_nothing(serve: Starter) -> None:
     """C043, C046: NUL bytes in delayOffset.json, empty metrics; their backups too.
 
-    Nothing of that is used here, so the files stay as they are, and one line says so.
+    Nothing of that is used here, so the files only get other names, and one line says so. Good ones stay as they are.
     """
     config = made_store(serve, b"one") / "config"
     spoilt = {
@@ -36,7 +36,8 @@ def test_c043_c046_files_of_other_features_that_are_spoilt_stop_nothing(serve: S
         "transactionMetrics": b"",
         "transactionMetrics.bak": b"",
     }
-    for name, data in spoilt.items():
+    progress = b'{"offsetTable":{"T@G":[1,2]}}'
+    for name, data in {**spoilt, "consumerOrderInfo.json": progress}.items():
         (config / name).write_bytes(data)
     running = serve()
     with running.client() as client:
@@ -45,10 +46,27 @@ def test_c043_c046_files_of_other_features_that_are_spoilt_stop_nothing(serve: S
     said = [line for line in running.log.splitlines() if "delayOffset.json" in line]
     assert len(said) == 1
     assert " WARN " in said[0]
-    for name in ("delayOffset.json", "timermetrics", "transactionMetrics"):
-        assert str(config / name) in said[0]
+    for name, data in spoilt.items():
+        (kept,) = config.glob(f"{name}.bad-*")
+        assert str(kept) in said[0]
+        assert kept.read_bytes() == data
+        assert not (config / name).exists()
     assert running.stop().code == 0
-    assert {name: (config / name).read_bytes() for name in spoilt} == spoilt
+    assert (config / "consumerOrderInfo.json").read_bytes() == progress
+
+
+def test_c050_progress_of_delayed_messages_is_kept_as_it_is(serve: Starter) -> None:
+    """C050: nobody delivers delayed messages here, so nobody corrects their progress, nor loses it."""
+    config = made_store(serve, b"one") / "config"
+    content = b'{"dataVersion":{"counter":3},"offsetTable":{1:6,2:9003}}'
+    (config / "delayOffset.json").write_bytes(content)
+    for _ in range(2):
+        running = serve("--set", "flushConsumerOffsetInterval=20")
+        with running.client() as client:
+            client.pull("T")
+        assert "delayOffset" not in running.log
+        assert running.stop().code == 0
+        assert (config / "delayOffset.json").read_bytes() == content
 
 
 def test_c044_three_bad_files_are_told_at_once_and_the_commands_repair(serve: Starter) -> None:

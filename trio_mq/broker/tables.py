@@ -30,10 +30,11 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import attrs
 import trio
 
+from trio_mq.broker.aside import keep_aside
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.topics import TopicTable
-from trio_mq.broker.unused import tell_spoilt
+from trio_mq.broker.unused import keep_spoilt_aside
 from trio_mq.clock import Clock
 from trio_mq.errors import BodyError, StoreDamaged, StoreError, StoreFull
 from trio_mq.protocol import jsondialect
@@ -253,7 +254,7 @@ async def load_tables(
         ],
         damages,
     )
-    await disk.run(partial(tell_spoilt, disk, directory))
+    await disk.run(partial(keep_spoilt_aside, disk, directory, clock.now_ms()))
     return BrokerTables(*loaded)
 
 
@@ -271,23 +272,14 @@ async def _load_all(
     loaded = []
     for file, examination in zip(files, found, strict=True):
         if examination.main.state is CopyState.BAD:
-            aside = await file.disk.run(partial(_keep_aside, file))
+            path = examination.main.path
+            aside = await file.disk.run(partial(keep_aside, file.disk, path, file.clock.now_ms()))
             log.error("%s; the bad file is kept as %s", examination.notice, aside)
         elif examination.notice:
             log.warning("%s", examination.notice)
         main_is_good = examination.main.state is CopyState.GOOD
         loaded.append(LoadedStateFile(file, main_is_good=main_is_good))
     return loaded
-
-
-def _keep_aside(file: StateFile[Any]) -> str:
-    path = f"{file.directory}/{file.kind.name}"
-    now_ms = file.clock.now_ms()
-    while file.disk.exists(f"{path}.bad-{now_ms}"):
-        now_ms += 1
-    file.disk.rename(path, f"{path}.bad-{now_ms}")
-    file.disk.sync_dir(file.directory)
-    return f"{path}.bad-{now_ms}"
 
 
 class LoadedStateFile(Generic[T]):

@@ -1,7 +1,7 @@
 """State files of Apache's brokers that nothing here uses: looked at, so that a spoilt one is no surprise later.
 
-In: the directory ``config`` of a store. Out: one line in the log about files that a crash has spoilt (cases C043,
-C046); they stay as they are. Called when the tables are loaded. Format: ``docs/reference/state-files.md``; source:
+In: the directory ``config`` of a store. Out: files that a crash has spoilt have other names (cases C043, C046), and
+one line in the log says so. Called when the tables are loaded. Format: ``docs/reference/state-files.md``; source:
 Apache ConfigManager.load, ScheduleMessageService, TimerMetrics, TransactionMetrics.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from trio_mq.broker.aside import keep_aside
 from trio_mq.errors import BodyError
 from trio_mq.protocol import jsondialect
 from trio_mq.store.disk import Disk
@@ -26,19 +27,28 @@ NAMES: Final = (
 )
 
 
-def tell_spoilt(disk: Disk, directory: str) -> None:
-    """Say once which of these files cannot be read, and their backups neither. Blocking; changes nothing."""
-    spoilt = [path for path in (f"{directory}/{name}" for name in NAMES) if _is_spoilt(disk, path)]
-    if spoilt:
+def keep_spoilt_aside(disk: Disk, directory: str, now_ms: int) -> None:
+    """Give those of these files other names that cannot be read, and whose backups neither. Blocking.
+
+    Whoever reads such a file begins anew without it, which repeats and loses nothing; with it, an Apache broker
+    refuses to start.
+    """
+    kept: list[str] = []
+    for path in (f"{directory}/{name}" for name in NAMES):
+        found = {path: _reads(disk, path), f"{path}.bak": _reads(disk, f"{path}.bak")}
+        if True in found.values():
+            continue
+        for spoilt in (one for one, reads in found.items() if reads is False):
+            try:
+                kept.append(keep_aside(disk, spoilt, now_ms))
+            except OSError as error:
+                log.warning("%s cannot be read, nor renamed: %s", spoilt, error.strerror)
+    if kept:
         log.warning(
-            "cannot be read, and no backup can: %s; they are not used here and stay as they are, but an Apache "
-            "broker may refuse to start with them: move them and their .bak away before one opens this store",
-            ", ".join(spoilt),
+            "cannot be read, and nothing here uses them: they are kept as %s; who reads them (an Apache broker) begins "
+            "without them",
+            ", ".join(kept),
         )
-
-
-def _is_spoilt(disk: Disk, path: str) -> bool:
-    return _reads(disk, path) is False and not _reads(disk, f"{path}.bak")
 
 
 def _reads(disk: Disk, path: str) -> bool | None:
