@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from trio_mq.recovery.scan import next_whole
+from trio_mq.recovery.scan import next_record
 
 from .stores import SEGMENT_BYTES, World, everything, keyed
 
@@ -82,7 +82,7 @@ async def test_the_next_whole_record_is_found_wherever_it_begins(world: World):
     try:
         for low, high in pairwise(offsets):
             for offset in {low, low + 1, low + 4, (low + high) // 2, high - 4, high - 1}:
-                assert next_whole(parts.log, offset) == high
-        assert next_whole(parts.log, offsets[-1]) is None
+                assert next_record(parts.log, offset) == high
+        assert next_record(parts.log, offsets[-1]) is None
     finally:
         parts.release()

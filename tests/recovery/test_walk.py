@@ -1,4 +1,4 @@
-"""Walks over the log: any window gives the same records, and every end has its reason."""
+"""Walks over the log: both ways find the same records, and every end has its reason."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_mq.protocol.record import MAGIC_V1, Whole, blank, pack
-from trio_mq.recovery.walk import RECORD_LIMIT_BYTES, Walk
+from trio_mq.protocol.record import Whole, blank, pack
+from trio_mq.recovery.paths import Path
+from trio_mq.recovery.walk import Walk
 from trio_mq.store.segments import FilePool, Segments
 from trio_mq.testing.disk import MemoryDisk
 
@@ -47,21 +48,25 @@ def filled(start: int, size: int = SIZE, length: int = 90) -> bytes:
         data += following
 
 
-def run(walk: Walk, segments: Segments) -> list[Whole]:
+def run(walk: Walk) -> list[Whole]:
     found: list[Whole] = []
-    while (wanted := walk.wanted()) is not None:
-        for records in walk.look(segments.read(*wanted)):
-            found += records
-    assert walk.records == len(found)
+    for lot in walk.lots():
+        found += lot.records()
+        assert (walk.records, walk.records_end) == (len(found), lot.end)
     return found
 
 
+@pytest.fixture(params=Path, ids=lambda path: path.value)
+def path(request) -> Path:
+    """Each way through the log."""
+    return request.param
+
+
 @given(
-    window=st.integers(1, 1200),
     lengths=st.lists(st.integers(0, 500), max_size=20),
     tail=st.sampled_from(["zero", "garbage", "torn", "blank"]),
 )
-def test_any_window_gives_the_same_records(window, lengths, tail):
+def test_both_ways_find_the_same_records_and_the_same_end(lengths, tail):
     files, data = [], b""
     for length in lengths:
         at = len(files) * SIZE + len(data)
@@ -79,38 +84,23 @@ def test_any_window_gives_the_same_records(window, lengths, tail):
     }[tail]
     files.append((data + end)[:SIZE])
     segments = segments_of(*files)
-    whole = Walk(segments, 0)
-    expected = run(whole, segments)
+    whole = Walk(segments, 0, path=Path.SEQUENTIAL)
+    expected = run(whole)
     assert len(expected) == len(lengths)
     assert whole.end == at
     assert whole.at_blank is (tail == "blank")
     assert (whole.reason is None) is (tail in ("zero", "blank"))
-    walk = Walk(segments, 0, window_bytes=window)
-    assert run(walk, segments) == expected
-    assert (walk.end, walk.at_blank, walk.damaged) == (whole.end, whole.at_blank, whole.damaged)
-    assert (walk.reason is None) is (whole.reason is None)
-    for start in [r.log_offset for r in expected]:
-        later = Walk(segments, start, window_bytes=window)
-        assert run(later, segments) == [r for r in expected if r.log_offset >= start]
-        assert later.end == whole.end
+    for start in [0, *(r.log_offset for r in expected)]:
+        later = Walk(segments, start, path=Path.BATCH)
+        assert run(later) == [r for r in expected if r.log_offset >= start]
+        for name in ("end", "at_blank", "damaged", "reason", "missing"):
+            assert getattr(later, name) == getattr(whole, name), name
 
 
-def test_a_blank_at_the_very_end_of_a_window_is_one():
-    """Its size leads out of the window, and must not be taken for that of a torn record."""
-    segments = segments_of(filled(0), filled(SIZE), b"")
-    inside = len(filled(0)) - 8
-    per_segment = inside // len(record(0, b"x" * 90))
-    for window in range(inside, inside + 20):
-        walk = Walk(segments, 0, window_bytes=window)
-        assert len(run(walk, segments)) == 2 * per_segment
-        assert walk.reason is None
-        assert walk.end == 2 * SIZE
-
-
-def test_a_missing_file_is_passed_over_and_told():
+def test_a_missing_file_is_passed_over_and_told(path: Path):
     segments = segments_of(filled(0), None, filled(2 * SIZE), b"")
-    walk = Walk(segments, 0)
-    found = run(walk, segments)
+    walk = Walk(segments, 0, path=path)
+    found = run(walk)
     assert walk.missing == [(SIZE, 2 * SIZE)]
     assert {r.log_offset // SIZE for r in found} == {0, 2}
     assert walk.end == 3 * SIZE
@@ -118,22 +108,22 @@ def test_a_missing_file_is_passed_over_and_told():
 
 
 @pytest.mark.parametrize("last", [b"", b"\xff" * 50])
-def test_a_missing_file_with_nothing_behind_it_ends_the_log(last: bytes):
+def test_a_missing_file_with_nothing_behind_it_ends_the_log(last: bytes, path: Path):
     segments = segments_of(filled(0), None, last)
-    walk = Walk(segments, 0)
-    run(walk, segments)
+    walk = Walk(segments, 0, path=path)
+    run(walk)
     assert (walk.end, walk.missing) == (SIZE, [])
     assert (walk.reason is None) is not any(last)
 
 
-def test_all_kinds_of_hosts_and_both_versions():
+def test_all_kinds_of_hosts_and_both_versions(path: Path):
     data = b""
     for flag in (0, 0x10, 0x20, 0x30):
         for topic in (b"T", b"L" * 200):
             data += record(len(data), b"b" * flag, topic, flag)
     segments = segments_of(data, size=4000)
-    walk = Walk(segments, 0, window_bytes=64)
-    found = run(walk, segments)
+    walk = Walk(segments, 0, path=path)
+    found = run(walk)
     assert len(found) == 8
     assert [r.store_timestamp_ms - 1_700_000_000_000 for r in found] == [
         r.log_offset for r in found
@@ -143,35 +133,7 @@ def test_all_kinds_of_hosts_and_both_versions():
     assert walk.newest_ms == found[-1].store_timestamp_ms
 
 
-@pytest.mark.parametrize("claims", [0, 7, 89, -5, 5000, RECORD_LIMIT_BYTES + 1, 2**31 - 1])
-def test_a_lying_size_ends_the_walk_and_is_never_read_for(claims: int):
-    first = record(0)
-    head = (claims & 0xFFFFFFFF).to_bytes(4, "big") + MAGIC_V1.to_bytes(4, "big", signed=True)
-    segments = segments_of(first + head + bytes(100))
-    asked: list[tuple[int, int]] = []
-    walk = Walk(segments, 0, window_bytes=150)
-    while (wanted := walk.wanted()) is not None:
-        asked.append(wanted)
-        list(walk.look(segments.read(*wanted)))
-    assert walk.end == len(first)
-    assert walk.reason.startswith(f"at offset {len(first)}: ")
-    assert all(size <= SIZE for size, _ in asked)
-
-
-def test_a_huge_claim_inside_a_segment_is_not_read_for():
-    size = 2 * RECORD_LIMIT_BYTES
-    head = (RECORD_LIMIT_BYTES + 1).to_bytes(4, "big") + MAGIC_V1.to_bytes(4, "big", signed=True)
-    segments = segments_of(record(0) + head + b"\1" * 100, size=size)
-    walk = Walk(segments, 0)
-    largest = 0
-    while (wanted := walk.wanted()) is not None:
-        largest = max(largest, wanted[0])
-        list(walk.look(segments.read(*wanted)))
-    assert walk.end == len(record(0))
-    assert largest <= 4 * 1024 * 1024
-
-
-def test_what_is_torn_is_no_damage_and_what_is_wrong_is():
+def test_what_is_torn_is_no_damage_and_what_is_wrong_is(path: Path):
     good = record(0)
     torn = record(len(good), b"z" * 950)
     whole = record(len(good), b"z" * 800)
@@ -182,22 +144,21 @@ def test_what_is_torn_is_no_damage_and_what_is_wrong_is():
         (whole[:300] + bytes(len(whole) - 301) + whole[-1:], True),
     ):
         segments = segments_of((good + tail)[:SIZE])
-        walk = Walk(segments, 0)
-        run(walk, segments)
+        walk = Walk(segments, 0, path=path)
+        run(walk)
         assert (walk.end, walk.damaged) == (len(good), damaged)
 
 
-def test_a_walk_that_begins_behind_all_files_is_over():
+def test_a_walk_that_begins_behind_all_files_is_over(path: Path):
     segments = segments_of(filled(0))
-    walk = Walk(segments, SIZE)
-    assert walk.wanted() is None
+    walk = Walk(segments, SIZE, path=path)
+    assert run(walk) == []
     assert (walk.end, walk.records, walk.reason) == (SIZE, 0, None)
 
 
-def test_a_file_that_is_shorter_than_it_was_ends_the_walk():
+def test_a_file_that_is_shorter_than_it_was_ends_the_walk(path: Path):
     segments = segments_of(filled(0), filled(SIZE))
-    walk = Walk(segments, 0, window_bytes=300)
-    while (wanted := walk.wanted()) is not None:
-        size, offset = wanted
-        list(walk.look(segments.read(max(0, min(size, SIZE + 500 - offset)), offset)))
-    assert SIZE < walk.end < 2 * SIZE
+    segments.file(SIZE).truncate(500)
+    walk = Walk(segments, 0, path=path)
+    run(walk)
+    assert SIZE < walk.end <= SIZE + 500

@@ -72,7 +72,7 @@ def verdict_at(read: Read, offset: int, end: int, *, check_crc: bool) -> Verdict
         # Known by its magic alone, whatever it claims as size.
         return Blank(int.from_bytes(head[:4], "big", signed=True))
     size = claimed_size(head)
-    if not 0 < size <= room:
+    if not _SMALLEST <= size <= room:
         return check_start(head, 0, room)
     if size > RECORD_LIMIT_BYTES:
         return Damaged(-1, f"record claims {size} bytes, more than any record has", rule=5)

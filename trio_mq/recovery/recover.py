@@ -33,7 +33,7 @@ from trio_mq.recovery.report import RecoveryReport
 from trio_mq.recovery.scan import (
     IndexState,
     QueueTail,
-    next_whole,
+    next_record,
     record_at,
     scan_index,
     scan_queue,
@@ -273,10 +273,11 @@ class _Recovery:
         report.walked_from, report.walk_reason = begin, start.why
         replay = self._replay = Replay(
             parts,
-            index_enabled=self._index_enabled,
+            index_enabled=self._index_enabled and self._choices.fill_index,
             known_end=found.known_end,
             trusted=found.clean,
             keep=self._keep,
+            progress=self._tell_progress,
         )
         nothing_lacks = found.clean and begin == found.last_indexed
         if not nothing_lacks:
@@ -288,7 +289,9 @@ class _Recovery:
         steps, before = 1, 0
         first = begin <= segments.start
         while True:
-            walk = self._walk = Walk(segments, begin, check_crc=self._check_crc)
+            walk = self._walk = Walk(
+                segments, begin, path=self._choices.path, check_crc=self._check_crc
+            )
             gap = await replay.run(walk, fill_gaps=first)
             behind = None if gap is not None else await self._behind(walk, start)
             if behind is not None:
@@ -316,7 +319,7 @@ class _Recovery:
         if walk.end >= start.sure_to:
             return None
         parts = self._parts
-        behind = await parts.disk.run(partial(next_whole, parts.log, walk.end))
+        behind = await parts.disk.run(partial(next_record, parts.log, walk.end))
         if behind is not None:
             why = walk.reason or f"at offset {walk.end}: nothing was written here"
             self._report.notes.append(f"the log cannot be read up to offset {behind}: {why}")
@@ -330,6 +333,10 @@ class _Recovery:
             why = f"there is no record at offset {report.walked_from}"
         log.info("%s: looking further back, from offset %d", why, begin)
         report.walked_from, report.walk_reason = begin, why
+
+    def _tell_progress(self, offset: int, end: int) -> None:
+        if self._choices.progress is not None:
+            self._choices.progress("log", offset, end)
 
     async def _mark_replay(self, begin: int, index_from: int | None) -> None:
         safe = self._found.safe_offset

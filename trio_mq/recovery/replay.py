@@ -10,7 +10,7 @@ CommitLog.checkMessageAndReturnSize (tags code of delayed messages).
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -25,10 +25,11 @@ from trio_mq.protocol.layout import (
     QUEUE_ENTRY_SIZE,
 )
 from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
+from trio_mq.recovery.lanes import Lane, bulk_replay
+from trio_mq.recovery.lots import Lot
 from trio_mq.recovery.scan import leads_to_record, position_of
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.dispatch import Dispatcher, Stored
-from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import StoreParts
 
 log = logging.getLogger("trio_mq.recovery.replay")
@@ -37,8 +38,8 @@ log = logging.getLogger("trio_mq.recovery.replay")
 PROGRESS_S: Final = 5.0
 #: Delivery delay of a level that no longer exists (Apache: ScheduleMessageService.computeDeliverTimestamp).
 UNKNOWN_LEVEL_MS: Final = 1000
-#: Entries of a queue that are read at once to be compared.
-BLOCK_ENTRIES: Final = 100
+#: Bytes of the log that are gone over in one go; between two goes a stop is noticed.
+STEP_BYTES: Final = 4 * 1024 * 1024
 #: Records whose keys may wait for the index.
 INDEX_BACKLOG: Final = 4096
 #: Smallest record: the fixed fields, the length of the topic and one character of it.
@@ -80,40 +81,11 @@ class Gap:
     log_offset: int
 
 
-class Lane:
-    """A queue during a replay: what its files knew before, and which part of them was gone over."""
-
-    __slots__ = ("_block", "_block_at", "known_to", "next_at", "queue", "touched_from")
-
-    def __init__(self, queue: BaseQueue) -> None:
-        self.queue = queue
-        self._block = b""
-        self._block_at = 0
-        #: Where the entry behind the last one that was compared is.
-        self.next_at = 0
-        #: Records that end at or before have an entry already.
-        self.known_to = queue.indexed_to
-        #: Position of the first entry that was compared or added.
-        self.touched_from = queue.files.end
-
-    def entry(self, position: int) -> bytes:
-        """The entry in the files at a position, empty where there is none; neighbours are read with it."""
-        files = self.queue.files
-        at = position - self._block_at
-        if not 0 <= at < len(self._block):
-            if not (0 <= position < files.written and files.segments.has(position)):
-                return b""
-            segment_end = files.segments.segment_of(position) + files.segments.segment_bytes
-            size = min(BLOCK_ENTRIES * files.entry_bytes, segment_end - position)
-            self._block = files.segments.read(min(size, files.written - position), position)
-            self._block_at, at = position, 0
-        return self._block[at : at + files.entry_bytes]
-
-
 class Replay:
     """Feeds a dispatcher with the records of walks. `keep` makes durable what is done so far.
 
-    `trusted` says that the entries in the queues' files are durable, as after a clean stop.
+    `trusted` says that the entries in the queues' files are durable, as after a clean stop. `progress` is told how far
+    the log was gone over, and how far it goes at least.
     """
 
     def __init__(
@@ -124,15 +96,20 @@ class Replay:
         known_end: int,
         trusted: bool,
         keep: Callable[[Walk], Awaitable[None]],
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._parts = parts
         self._trusted = trusted
         self._known_end = known_end
         self._keep = keep
+        self._progress = progress
         self._delays_ms = parts.settings.delay_levels_ms
         self._dispatcher = Dispatcher(parts.queues, parts.index, index_enabled=index_enabled)
         self._dispatcher.failed = _failed
         self._lanes: dict[tuple[str, int], Lane | None] = {}
+        self._bulk = bulk_replay(
+            self._dispatcher, self._lane_of, trusted=trusted, index_enabled=index_enabled
+        )
         self.notes: list[str] = []
         self.mended = 0
 
@@ -143,33 +120,65 @@ class Replay:
 
     async def run(self, walk: Walk, *, fill_gaps: bool) -> Gap | None:
         """Take the walk to its end; ends early with a gap, unless gaps are to be filled with blank entries."""
-        parts, dispatcher = self._parts, self._dispatcher
-        read = parts.log.segments.read
+        disk, lots = self._parts.disk, walk.lots()
         told_s = trio.current_time()
-        while (wanted := walk.wanted()) is not None:
-            window = await parts.disk.run(partial(read, *wanted))
-            for records in walk.look(window):
-                stored, gap = self._stored(records, fill_gaps=fill_gaps)
-                dispatcher.apply(stored)
-                while dispatcher.index_backlog > INDEX_BACKLOG:
-                    dispatcher.index_chunk()
-                if gap is not None:
-                    dispatcher.finish()
-                    return gap
-                await trio.lowlevel.checkpoint()
+        while True:
+            goes_on, gap = await disk.run(partial(self._step, lots, fill_gaps=fill_gaps))
+            if gap is not None or not goes_on:
+                await disk.run(self._dispatcher.finish)
+                return gap
+            if self._progress is not None:
+                self._progress(walk.end, max(self._known_end, walk.end))
             if trio.current_time() - told_s > PROGRESS_S:
                 told_s = trio.current_time()
                 self._tell(walk)
-                dispatcher.finish()
+                await disk.run(self._dispatcher.finish)
                 await self._keep(walk)
-        dispatcher.finish()
-        return None
 
     def _tell(self, walk: Walk) -> None:
         # Where the log ends is not known before it is reached; queues and index mostly know how far it went.
         total = max(self._known_end, walk.end) - walk.start
         percent = 100 * (walk.end - walk.start) // max(1, total)
         log.info("recovering: offset %d, %d records, %d %%", walk.end, walk.records, percent)
+
+    def _step(self, lots: Iterator[Lot], *, fill_gaps: bool) -> tuple[bool, Gap | None]:
+        """Take over some records; whether there are more, and the gap that ends the replay. Blocking."""
+        columns: list[Lot] = []
+        begin: int | None = None
+        for lot in lots:
+            begin = lot.begin if begin is None else begin
+            if self._bulk is not None and isinstance(lot, self._bulk.accepts):
+                columns.append(lot)
+            else:
+                gap = self._take(columns, fill_gaps=fill_gaps) or self._take_one(
+                    lot, fill_gaps=fill_gaps
+                )
+                columns = []
+                if gap is not None:
+                    return True, gap
+            if lot.end - begin >= STEP_BYTES:
+                return True, self._take(columns, fill_gaps=fill_gaps)
+        return False, self._take(columns, fill_gaps=fill_gaps)
+
+    def _take(self, columns: list[Lot], *, fill_gaps: bool) -> Gap | None:
+        """Take over records that came as columns, all at once where nothing about them is unusual."""
+        if not columns:
+            return None
+        if self._bulk is not None and self._bulk.apply(columns):
+            return None
+        for lot in columns:
+            gap = self._take_one(lot, fill_gaps=fill_gaps)
+            if gap is not None:
+                return gap
+        return None
+
+    def _take_one(self, lot: Lot, *, fill_gaps: bool) -> Gap | None:
+        dispatcher = self._dispatcher
+        stored, gap = self._stored(lot.records(), fill_gaps=fill_gaps)
+        dispatcher.apply(stored)
+        while dispatcher.index_backlog > INDEX_BACKLOG:
+            dispatcher.index_chunk()
+        return gap
 
     # -- records ---------------------------------------------------------------------------------------------
 
@@ -215,6 +224,10 @@ class Replay:
                     ends[lane] = max(end, queue_offset + count)
             result.append(stored)
         return result, None
+
+    def _lane_of(self, topic: str, queue_id: int) -> Lane | None:
+        key = topic, queue_id
+        return self._lanes[key] if key in self._lanes else self._lane(topic, queue_id)
 
     def _lane(self, topic: str, queue_id: int) -> Lane | None:
         """The lane of a queue; None for a name that no folder can have: such a record was damaged, or is hostile."""

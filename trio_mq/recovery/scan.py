@@ -22,8 +22,9 @@ from trio_mq.protocol.layout import (
     index_key_hash,
 )
 from trio_mq.protocol.record import keys_for_index
-from trio_mq.protocol.verdict import Torn, Verdict, Whole, check
-from trio_mq.recovery.walk import RECORD_LIMIT_BYTES, RECORD_MAGIC, claimed_size
+from trio_mq.protocol.verdict import Torn, Verdict, Whole
+from trio_mq.recovery.iterators import verdict_at
+from trio_mq.recovery.survey import next_whole
 from trio_mq.store.index import KeyIndex
 from trio_mq.store.indexfile import IndexFile
 from trio_mq.store.log import CommitLog
@@ -38,10 +39,6 @@ CHUNK_ENTRIES: Final = 3000
 HEAD_ENTRIES: Final = 256
 #: Entries behind the end of a queue that have to be empty after a clean stop; else the whole file is looked at.
 BEHIND_ENTRIES: Final = 200
-#: Where a record has its magic.
-MAGIC_AT: Final = 4
-#: Bytes of the log that are searched for a record in one go.
-SEARCH_BYTES: Final = 4 * 1024 * 1024
 #: Entries of an index file that are compared with the log, to tell whether the two belong together.
 INDEX_SAMPLES: Final = 4
 
@@ -285,32 +282,19 @@ def record_at(log: CommitLog, offset: int, *, check_crc: bool) -> Verdict:
     segments = log.segments
     if not segments.has(offset):
         return Torn(f"no file has offset {offset}")
-    room = segments.segment_of(offset) + segments.segment_bytes - offset
-    head = segments.read(min(8, room), offset)
-    size = claimed_size(head, 0)
-    if not 0 < size <= min(room, RECORD_LIMIT_BYTES):
-        size = len(head)
-    data = segments.read(size, offset)
-    return check(data, 0, len(data), check_crc=check_crc, expected_offset=offset)
+    end = segments.segment_of(offset) + segments.segment_bytes
+    return verdict_at(segments.read, offset, end, check_crc=check_crc)
 
 
-def next_whole(log: CommitLog, offset: int) -> int | None:
+def next_record(log: CommitLog, offset: int) -> int | None:
     """The first whole record behind an offset of the log, found by its magic and its own offset; None without one."""
     segments = log.segments
     for start in segments.starts:
         end = start + segments.segment_bytes
-        position = max(start, offset + 1) + MAGIC_AT
-        while position < end:
-            size = min(SEARCH_BYTES, end - position)
-            piece = segments.read(size, position)
-            at = piece.find(RECORD_MAGIC)
-            while at >= 0:
-                found = position + at - MAGIC_AT
-                if isinstance(record_at(log, found, check_crc=True), Whole):
-                    return found
-                at = piece.find(RECORD_MAGIC, at + 1)
-            # A magic may lie across the end of the piece.
-            position += size if position + size == end else size - len(RECORD_MAGIC)
+        if end > offset:
+            found = next_whole(segments, max(start, offset + 1), end, check_crc=True)
+            if found is not None:
+                return found
     return None
 
 

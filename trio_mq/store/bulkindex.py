@@ -7,7 +7,7 @@ and there is much to do; nothing depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -27,6 +27,27 @@ _INT_MAX = 2**31 - 1
 _MASK = 0xFFFF_FFFF
 #: Longest key that is hashed in a matrix; longer ones are rare, and hashed one by one.
 _MATRIX_BYTES = 256
+_NAMES = tuple((name, name + b"\x01") for name in (b"UNIQ_KEY", b"KEYS", b"TAGS"))
+
+
+KeyTexts: TypeAlias = tuple[bytes | None, bytes | None, bytes | None]
+"""Unique id, keys and tags of one record, as far as it has them."""
+
+
+def key_texts(data: bytes) -> KeyTexts:
+    """What of a record's property text goes into the index."""
+    found: list[bytes | None] = []
+    for name, needle in _NAMES:
+        # As properties.get, without a call for the usual case.
+        at = data.rfind(needle)
+        if at < 0:
+            found.append(None)
+            continue
+        start = at + len(needle)
+        end = data.find(b"\x02", start)
+        usual = end > start and (at == 0 or data[at - 1] == 2)
+        found.append(data[start:end] if usual else properties.get(data, name))
+    return found[0], found[1], found[2]
 
 
 class BulkHasher:
@@ -38,16 +59,29 @@ class BulkHasher:
 
     def keys(self, records: Iterable[tuple[str, bytes, int, int]]) -> BulkKeys:
         """Keys of records given as (topic, properties, log offset, store time ms), in the order of 5.4.0."""
-        get = properties.get
+        rows = list(records)
+        topics, data, log_offsets, times_ms = zip(*rows, strict=True) if rows else ((), (), (), ())
+        return self.keys_of(
+            topics,
+            [key_texts(properties) for properties in data],
+            np.array(log_offsets, np.int64),
+            np.array(times_ms, np.int64),
+        )
+
+    def keys_of(
+        self,
+        topics: Sequence[str],
+        found: Iterable[KeyTexts],
+        log_offsets: Longs,
+        times_ms: Longs,
+    ) -> BulkKeys:
+        """Keys of records of which all is known: the texts from :func:`key_texts`."""
         texts: list[bytes] = []
         counts: list[int] = []  # keys of each record, and so on
-        topics: list[int] = []
-        log_offsets: list[int] = []
-        times_ms: list[int] = []
+        hashes: list[int] = []
         last_topic, topic_hash = "", 0
-        for topic, data, log_offset, ms in records:
+        for topic, (unique, keys, tags) in zip(topics, found, strict=True):
             before = len(texts)
-            unique, keys, tags = get(data, b"UNIQ_KEY"), get(data, b"KEYS"), get(data, b"TAGS")
             if unique:
                 texts.append(unique)
             if keys:
@@ -60,13 +94,11 @@ class BulkHasher:
             if topic != last_topic:
                 last_topic, topic_hash = topic, self._hasher.topic_hash(topic) & _MASK
             counts.append(len(texts) - before)
-            topics.append(topic_hash)
-            log_offsets.append(log_offset)
-            times_ms.append(ms)
+            hashes.append(topic_hash)
         return BulkKeys(
-            self._hash(np.repeat(np.array(topics, np.uint32), counts), texts),
-            np.repeat(np.array(log_offsets, np.int64), counts),
-            np.repeat(np.array(times_ms, np.int64), counts),
+            self._hash(np.repeat(np.array(hashes, np.uint32), counts), texts),
+            np.repeat(log_offsets, counts),
+            np.repeat(times_ms, counts),
         )
 
     def _hash(self, topics: NDArray[np.uint32], texts: list[bytes]) -> Longs:

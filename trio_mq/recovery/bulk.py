@@ -1,0 +1,173 @@
+"""Taking over thousands of records of the log into queues and index at once, with numpy.
+
+In: lots that came as columns. Out: the same entries and keys as :class:`trio_mq.recovery.replay.Replay` makes of the
+records one by one, byte for byte, or nothing at all: where anything about the records is unusual (a hole before one,
+an entry that differs, a batch queue, a delayed message, half messages), they are left to it. Imported where numpy is
+installed; nothing depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from trio_mq.protocol.codes import MessageFlag
+from trio_mq.protocol.layout import QUEUE_ENTRY_SIZE
+from trio_mq.protocol.message import tags_code_of
+from trio_mq.protocol.verdict import SCHEDULE_TOPIC
+from trio_mq.recovery.columns import ColumnLot, Longs
+from trio_mq.recovery.lanes import Lane, LaneOf
+from trio_mq.recovery.lots import Lot
+from trio_mq.store.bulkindex import BulkHasher, KeyTexts, key_texts
+from trio_mq.store.dispatch import Dispatcher
+from trio_mq.store.keys import KeyHasher
+
+_ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_PREPARED: Final = int(MessageFlag.TRANSACTION_PREPARED)
+#: Entries in memory that are written to their files while a replay goes on.
+TAIL_BYTES: Final = 4 * 1024 * 1024
+
+
+@attrs.frozen
+class _Run:
+    """Records of one queue in log order: `known` of them have an entry, those from `first_new` on get one."""
+
+    lane: Lane
+    rows: NDArray[np.int64]
+    known: int
+    first_new: int
+
+
+class BulkReplay:
+    """Feeds queues and index from columns. `trusted` as in :class:`trio_mq.recovery.replay.Replay`."""
+
+    accepts = ColumnLot
+
+    def __init__(
+        self, dispatcher: Dispatcher, lane_of: LaneOf, *, trusted: bool, index_enabled: bool
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._lane_of = lane_of
+        self._trusted = trusted
+        self._index_enabled = index_enabled
+        self._hasher = BulkHasher(KeyHasher())
+        self._unwritten = 0
+        #: Topics by their bytes, numbered as they come.
+        self._numbers: dict[bytes, int] = {}
+        self._topics: list[str] = []
+
+    def apply(self, lots: Sequence[Lot]) -> bool:
+        """Take over all records of some lots; False when they are not of the usual kind, and nothing was done."""
+        columns = [lot for lot in lots if isinstance(lot, ColumnLot)]
+        heads = np.concatenate([lot.heads for lot in columns])
+        if ((heads["sys_flag"] & _PREPARED) != 0).any():  # also of a rollback
+            return False
+        topics = self._numbered([topic for lot in columns for topic in lot.topics()])
+        runs = self._runs(heads, topics)
+        if runs is None:
+            return False
+        texts = [key_texts(data) for lot in columns for data in lot.properties()]
+        entries = np.empty(len(heads), _ENTRY)
+        entries["log_offset"] = heads["log_offset"]
+        entries["size"] = heads["size"]
+        entries["tags_code"] = [tags_code_of(found[2]) if found[2] else 0 for found in texts]
+        if not all(self._agrees(run, heads, entries) for run in runs):
+            return False
+        for run in runs:
+            self._append(run, entries)
+        self._after(heads, topics, texts)
+        return True
+
+    def _numbered(self, topics: list[bytes]) -> Longs:
+        """Numbers for topics."""
+        numbers = self._numbers
+        for topic in set(topics).difference(numbers):
+            numbers[topic] = len(self._topics)
+            self._topics.append(str(topic, "utf-8", "replace"))
+        return np.array([numbers[topic] for topic in topics], np.int64)
+
+    def _runs(self, heads: NDArray[np.void], topics: Longs) -> list[_Run] | None:
+        """The records by queue; None when a queue of them needs a closer look."""
+        keys = topics << 32 | heads["queue_id"].astype(np.int64) & 0xFFFF_FFFF
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        borders = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+        runs: list[_Run] = []
+        for begin, end in pairwise([0, *borders.tolist(), len(ordered)]):
+            rows = order[begin:end]
+            topic, queue_id = self._topics[topics[rows[0]]], int(heads["queue_id"][rows[0]])
+            lane = None if topic == SCHEDULE_TOPIC else self._lane_of(topic, queue_id)
+            if lane is None or lane.queue.is_batch or lane.queue.dropped:
+                return None
+            run = self._run(lane, rows, heads)
+            if run is None:
+                return None
+            runs.append(run)
+        return runs
+
+    def _run(self, lane: Lane, rows: NDArray[np.int64], heads: NDArray[np.void]) -> _Run | None:
+        queue = lane.queue
+        offsets = heads["log_offset"][rows].astype(np.int64)
+        queue_offsets = heads["queue_offset"][rows].astype(np.int64)
+        if (queue_offsets[1:] != queue_offsets[:-1] + 1).any():
+            return None
+        known = int(np.searchsorted(offsets, lane.known_to))
+        first_new = max(known, int(np.searchsorted(offsets, queue.indexed_to)))
+        if first_new < len(rows) and int(queue_offsets[first_new]) != queue.max_offset:
+            return None
+        return _Run(lane, rows, known, first_new)
+
+    def _agrees(self, run: _Run, heads: NDArray[np.void], entries: NDArray[np.void]) -> bool:
+        """Whether the entries that the files have are those of the records."""
+        if not run.known:
+            return True
+        position = int(heads["queue_offset"][run.rows[0]]) * QUEUE_ENTRY_SIZE
+        wanted = entries[run.rows[: run.known]].tobytes()
+        if run.lane.range(position, len(wanted)) != wanted:
+            return False
+        if not self._trusted:
+            run.lane.touched_from = min(run.lane.touched_from, position)
+        return True
+
+    def _append(self, run: _Run, entries: NDArray[np.void]) -> None:
+        new = run.rows[run.first_new :]
+        if not len(new):
+            return
+        queue = run.lane.queue
+        queue.files.append(entries[new].tobytes())
+        last = entries[new[-1]]
+        queue.indexed_to = int(last["log_offset"]) + int(last["size"])
+        self._dispatcher.queues.dirty.add(queue)
+        self._unwritten += len(new) * QUEUE_ENTRY_SIZE
+
+    def _after(self, heads: NDArray[np.void], topics: Longs, texts: list[KeyTexts]) -> None:
+        """Keys of the records, and what the dispatcher knows of its progress."""
+        dispatcher = self._dispatcher
+        end = int(heads["log_offset"][-1]) + int(heads["size"][-1])
+        dispatcher.dispatched = end
+        dispatcher.newest_ms = int(heads["store_ms"][-1])
+        if self._unwritten >= TAIL_BYTES:
+            dispatcher.queues.write_tails()
+            self._unwritten = 0
+        if not self._index_enabled:
+            return
+        while dispatcher.index_backlog:
+            dispatcher.index_chunk()
+        index = dispatcher.index
+        offsets = heads["log_offset"].astype(np.int64)
+        first = int(np.searchsorted(offsets, index.indexed_to))
+        if first == len(offsets):
+            return
+        names = [self._topics[number] for number in topics[first:].tolist()]
+        keys = self._hasher.keys_of(
+            names, texts[first:], offsets[first:], heads["store_ms"][first:].astype(np.int64)
+        )
+        done = index.insert(keys)
+        while done < keys.total:
+            done += index.insert(keys, done)
+        index.indexed_to = max(index.indexed_to, end)

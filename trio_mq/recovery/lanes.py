@@ -1,0 +1,74 @@
+"""A queue during a replay: what its files knew before, and which part of them was gone over.
+
+Made by :mod:`trio_mq.recovery.replay` for each queue that a record of the log belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from trio_mq.store.dispatch import Dispatcher
+from trio_mq.store.queues import BaseQueue
+
+if TYPE_CHECKING:
+    from trio_mq.recovery.bulk import BulkReplay
+
+#: Entries of a queue that are read at once to be compared.
+BLOCK_ENTRIES: Final = 100
+
+
+class Lane:
+    """One queue."""
+
+    __slots__ = ("_block", "_block_at", "known_to", "next_at", "queue", "touched_from")
+
+    def __init__(self, queue: BaseQueue) -> None:
+        self.queue = queue
+        self._block = b""
+        self._block_at = 0
+        #: Where the entry behind the last one that was compared is.
+        self.next_at = 0
+        #: Records that end at or before have an entry already.
+        self.known_to = queue.indexed_to
+        #: Position of the first entry that was compared or added.
+        self.touched_from = queue.files.end
+
+    def entry(self, position: int) -> bytes:
+        """The entry in the files at a position, empty where there is none; neighbours are read with it."""
+        files = self.queue.files
+        at = position - self._block_at
+        if not 0 <= at < len(self._block):
+            if not (0 <= position < files.written and files.segments.has(position)):
+                return b""
+            segment_end = files.segments.segment_of(position) + files.segments.segment_bytes
+            size = min(BLOCK_ENTRIES * files.entry_bytes, segment_end - position)
+            self._block = files.segments.read(min(size, files.written - position), position)
+            self._block_at, at = position, 0
+        return self._block[at : at + files.entry_bytes]
+
+    def range(self, position: int, size: int) -> bytes:
+        """The entries in the files from a position on; fewer bytes where some are not there."""
+        files = self.queue.files
+        data = b""
+        stop = min(position + size, files.written)
+        while position < stop and files.segments.has(position):
+            segment_end = files.segments.segment_of(position) + files.segments.segment_bytes
+            piece = files.segments.read(min(stop, segment_end) - position, position)
+            data += piece
+            position += len(piece)
+        return data
+
+
+LaneOf = Callable[[str, int], Lane | None]
+
+
+def bulk_replay(
+    dispatcher: Dispatcher, lane_of: LaneOf, *, trusted: bool, index_enabled: bool
+) -> BulkReplay | None:
+    """The way to take over many records at once; None without numpy."""
+    try:
+        from trio_mq.recovery.bulk import BulkReplay
+    except ImportError:
+        return None
+    return BulkReplay(dispatcher, lane_of, trusted=trusted, index_enabled=index_enabled)
