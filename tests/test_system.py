@@ -30,6 +30,7 @@ from trio_mq.config.nameserver import NameServerSettings
 from trio_mq.errors import (
     AddressInUse,
     ConfigError,
+    ForeignFormat,
     StoreDamaged,
     StoreError,
     StoreFull,
@@ -640,7 +641,20 @@ async def test_damage_ends_a_start_with_its_exit_code():
     error = await fails(StoreDamaged, disk)
     assert error.exit_code == 22
     assert "topics.json" in str(error)
+    assert "trio-mq recover --dry-run /store" in str(error)  # case C044
     assert not disk.exists("/store/abort")
+
+
+async def test_c001_a_short_log_file_is_refused_with_the_way_to_see_more():
+    """C001, C044: a log file of another size that is not the last one."""
+    disk = MemoryDisk()
+    disk.make_dirs("/store/commitlog")
+    for start, size in ((0, 1000), (1 << 20, 1 << 20)):
+        disk.open(f"/store/commitlog/{start:020d}", create=True).truncate(size)
+    error = await fails(ForeignFormat, disk)
+    for part in ("/store/commitlog/00000000000000000000", "1000", str(1 << 20)):
+        assert part in str(error)
+    assert "trio-mq recover --dry-run /store" in str(error)
 
 
 async def test_a_host_name_that_nobody_knows():
@@ -822,7 +836,9 @@ def listing(root):
 
 async def test_c013_a_second_process_on_one_store(tmp_path):
     async with processes() as start:
-        first = await start(*PORTS, "--store", tmp_path)
+        # what the first one saves by itself is no work of the others
+        rarely = ("--set", "flushConsumerOffsetInterval=600000")
+        first = await start(*PORTS, *rarely, "--store", tmp_path)
         ready = await first.ready()
         await trio.sleep(0.2)
         before = listing(tmp_path)

@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"errors"},
     "tasks": {"errors"},
     "logs": set(),
+    "process": set(),
     "protocol": {"errors"},
     "net": {"protocol"} | OPEN_TO_ALL,
     "store": {"protocol"} | OPEN_TO_ALL,
@@ -42,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": {"__init__", "store", "net", "protocol"} | OPEN_TO_ALL,  # __init__: the version
     "nameserver": {"store", "net", "protocol"} | OPEN_TO_ALL,
     "client": {"net", "protocol"} | OPEN_TO_ALL,
-    "system": {"recovery", "broker", "nameserver", "store", "net", "protocol", "logs"}
+    "system": {"recovery", "broker", "nameserver", "store", "net", "protocol", "logs", "process"}
     | OPEN_TO_ALL,
     "cli": {"__init__", "system", "recovery", "store", "protocol", "logs"} | OPEN_TO_ALL,
     "testing": {"store", "net", "protocol"} | OPEN_TO_ALL,

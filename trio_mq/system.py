@@ -19,16 +19,17 @@ import gc
 import json
 import logging
 import os
-import resource
+import shlex
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import attrs
 import trio
 
+from trio_mq import process
 from trio_mq.broker.broker import Broker
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
@@ -38,7 +39,14 @@ from trio_mq.broker.tables import BrokerTables, load_tables
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock, SystemClock
 from trio_mq.config import Address, Settings
-from trio_mq.errors import AddressInUse, StoreDamaged, StoreError, StoreFull, TrioMQError
+from trio_mq.errors import (
+    AddressInUse,
+    ForeignFormat,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    TrioMQError,
+)
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net import address as addresses
 from trio_mq.net.serve import Handler, Listener, listen, serve
@@ -97,7 +105,7 @@ class Ready:
 
 def run_serve(settings: Settings, *, ready_json: bool, log_json: bool) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. Raises TrioMQError when it cannot start or go on."""
-    began_s = _process_start_s()
+    began_s = process.start_s()
 
     def ready(found: Ready) -> None:
         try:
@@ -109,7 +117,7 @@ def run_serve(settings: Settings, *, ready_json: bool, log_json: bool) -> int:
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 20, 20)
 
-    _raise_descriptor_limit()
+    process.raise_descriptor_limit()
     gc.disable()  # nearly all that a start makes stays: looking for garbage meanwhile finds none
     try:
         trio.run(serve_until_signal, settings, began_s, ready)
@@ -137,27 +145,6 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     kind = StoreFull if failed.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
     where = f"{failed.filename}: " if failed.filename is not None else ""
     return kind(f"the store's disk failed: {where}{failed.strerror or failed}")
-
-
-def _raise_descriptor_limit() -> None:
-    """Let the process open as many files and connections as the system allows it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(OSError, ValueError):  # some systems name a limit that they then refuse
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _process_start_s() -> float:
-    """When this process began, on the clock of time.perf_counter; that of this call if the system cannot tell."""
-    now_s = time.perf_counter()
-    try:
-        with open("/proc/self/stat", "rb") as stat:
-            started_ticks = int(stat.read().rpartition(b")")[2].split()[19])
-        up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        age_s = up_s - started_ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, AttributeError):
-        return now_s
-    return now_s - max(0.0, min(age_s, 60.0))
 
 
 async def serve_until_signal(
@@ -364,6 +351,18 @@ async def _recovered_store(
     settings: Settings, disk: Disk, clock: Clock, stack: AsyncExitStack, progress: Progress
 ) -> tuple[StoreParts, BrokerTables, RecoveryReport]:
     """Lock, load the tables, recover. On an error or a stop the files are let go as they are."""
+    try:
+        return await _recovered(settings, disk, clock, stack, progress)
+    except (StoreDamaged, ForeignFormat) as error:
+        store = shlex.quote(settings.store.path)
+        raise type(error)(
+            f"{error}\nTo see all that is wrong with this store: trio-mq recover --dry-run {store}"
+        ) from error
+
+
+async def _recovered(
+    settings: Settings, disk: Disk, clock: Clock, stack: AsyncExitStack, progress: Progress
+) -> tuple[StoreParts, BrokerTables, RecoveryReport]:
     topics = TopicTable(settings.broker, clock)
     parts = open_parts(disk, settings.store, clock, lambda topic: _is_batch(topics, topic))
     stack.callback(parts.release)

@@ -90,6 +90,7 @@ def test_c044_three_bad_files_are_told_at_once_and_the_commands_repair(serve: St
     for path in bad:
         assert str(path) in line
         assert f"mv '{path}' '{path}.lost'" in line
+    assert line.endswith(f"trio-mq recover --dry-run {store}")
     words = shlex.split(line.replace(";", " ; ").replace("&&", " ; "))
     moves = [words[at : at + 3] for at, word in enumerate(words) if word == "mv"]
     assert len(moves) == len(bad)
