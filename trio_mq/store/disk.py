@@ -217,6 +217,10 @@ class RealFile:
         """See :class:`File`."""
         return memoryview(mmap.mmap(self._fd, size))
 
+    def map_private(self, size: int) -> memoryview:
+        """As :meth:`map`, but changes never reach the file. It has to stay as long while the memory is read."""
+        return memoryview(mmap.mmap(self._fd, size, access=mmap.ACCESS_COPY))
+
     def close(self) -> None:
         """See :class:`File`."""
         if self._fd >= 0:
