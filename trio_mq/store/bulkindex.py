@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trio_mq.protocol import properties
-from trio_mq.protocol.layout import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, IndexHeader
+from trio_mq.protocol.layout import (
+    INDEX_ENTRY_SIZE,
+    INDEX_HEADER_SIZE,
+    INDEX_SLOT_SIZE,
+    IndexHeader,
+)
 from trio_mq.store.indexfile import IndexFile, Keys
 from trio_mq.store.keys import KeyHasher
 
@@ -157,7 +162,9 @@ class BulkKeys:
         slots = self.hashes[rows] % index_file.slots
         at = index_file.entries_at + INDEX_ENTRY_SIZE * count
         index_file.make_room(at, at + INDEX_ENTRY_SIZE * total)
-        index_file.make_slot_room(slots)
+        index_file.make_slot_pages(
+            np.unique((INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slots) >> 12).tolist()
+        )
         # The newest entry of each slot, and for all others of this lot the one before in the same slot.
         order = np.argsort(slots, kind="stable")
         ordered = slots[order]

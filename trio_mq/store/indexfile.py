@@ -140,11 +140,17 @@ class IndexFile:
 
     def make_slot_room(self, hashes: Iterable[int]) -> None:
         """As :meth:`make_room`, for the slots of some hashes. Nothing is changed before all of them have room."""
-        if not self._slots_missing:
-            return
-        slots = self.slots
-        for page in {(INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * (h % slots)) >> 12 for h in hashes}:
-            self.make_room(page << 12, (page << 12) + 1)
+        if self._slots_missing:
+            slots = self.slots
+            self.make_slot_pages(
+                {(INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * (h % slots)) >> 12 for h in hashes}
+            )
+
+    def make_slot_pages(self, pages: Iterable[int]) -> None:
+        """As :meth:`make_slot_room`, for the pages that the slots lie in."""
+        if self._slots_missing:
+            for page in pages:
+                self.make_room(page << 12, (page << 12) + 1)
 
     def store_header(self) -> None:
         """Write the header through to the mapped file."""
