@@ -149,7 +149,7 @@ class World:
     def segment(self, offset: int) -> str:
         """Path of the log file that covers an offset."""
         size = self.settings.mapped_file_size_commit_log
-        return self.path(f"commitlog/{offset - offset % size:020d}")
+        return f"{self.settings.commit_log_dir}/{offset - offset % size:020d}"
 
     def queue_file(self, topic: str = "T", queue_id: int = 0, first: int = 0) -> str:
         """Path of the queue file that begins with entry `first`."""
