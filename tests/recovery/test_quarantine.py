@@ -12,6 +12,7 @@ from tests.golden_stores import raw_records
 from trio_mq.errors import StoreDamaged, StoreFull
 from trio_mq.recovery.manifest import Manifest
 from trio_mq.recovery.quarantine import MOST_FOLDERS, data_runs, listed, measure
+from trio_mq.recovery.survey import Lot, survey
 from trio_mq.store.segments import FilePool, Segments
 from trio_mq.testing.disk import MemoryDisk
 
@@ -68,6 +69,19 @@ async def test_whole_segments_are_moved_and_the_rest_is_copied(world: World):
     assert manifest.kept_length == manifest.length
     moved = [note for note in world.report.notes if "is now in" in note]
     assert len(moved) == len(behind) - 1
+
+
+async def test_a_folder_is_a_row_of_log_files(world: World):
+    """A survey of it finds all records behind the damaged one, as it would have in the log."""
+    cut = await damaged(world)
+    await world.restart()
+    kept = only(world)
+    segments = Segments(world.disk, FilePool(world.disk), kept.folder, SEGMENT_BYTES)
+    assert segments.load() == []
+    pieces = survey(segments, begin=manifest_of(kept).offset)
+    found = [w.log_offset for piece in pieces if isinstance(piece, Lot) for w in piece.records()]
+    assert found == sorted(cut)[1:]
+    segments.close()
 
 
 async def test_nothing_is_kept_where_nothing_is_cut(world: World):
