@@ -320,3 +320,28 @@ def test_c058_expiry_names_the_groups_that_it_hurts(caplog):
     assert "offset 3" in lines[0]
     assert "before 10" in lines[0]
     assert "disk is full" in lines[0]
+
+
+@pytest.mark.parametrize("index", [True, False])
+async def test_p32_a_deleted_topic_does_not_come_back_by_a_crash(autojump_clock, index):
+    """p32: its records are still in the log, and a careful start must not make queues of them again."""
+    store = attrs.evolve(STORE, message_index_enable=index)
+    disk = MemoryDisk()
+    async with serving(disk, store=store, clean_stop=False) as bench:
+        await trio.sleep(15)  # the next sync of everything is far
+        bench.create("Gone")
+        bench.put(*[b"old %d" % n for n in range(10)], topic="Gone", properties=props(KEYS="k"))
+        bench.create("T")
+        bench.put(b"stays")
+        deleted = await bench.answer(
+            request(RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": "Gone"})
+        )
+        await trio.sleep(1.1)
+    assert deleted.code == ResponseCode.SUCCESS
+    async with serving(disk, store=store) as bench:
+        assert bench.topics.get("Gone") is None
+        assert bench.store.queue("Gone", 0) is None
+        assert texts(bench.ask(pull(0))) == [b"stays"]
+        bench.create("Gone")
+        bench.put(b"new", topic="Gone")
+        assert texts(bench.ask(pull(0, "Gone"))) == [b"new"]

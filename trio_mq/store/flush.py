@@ -78,6 +78,7 @@ class Flusher:
         self._spare_from_s = -1e9
         #: Log offsets before which queues and index are durable; -1 until a sync has told.
         self._queues_to = self._index_to = -1
+        self._thorough_wanted = False
         #: Store time of the newest record that is written, ms.
         self.newest_ms = 0
         #: Called after the durable end moved.
@@ -109,6 +110,10 @@ class Flusher:
             so_far_s = trio.current_time() - self._syncing_since_s
             return f"{self.times.stage} has taken {1000 * so_far_s:.0f} ms so far"
         return f"{self.times.stage} took {1000 * self.times.last_s:.0f} ms the last time"
+
+    def thorough_soon(self) -> None:
+        """Sync all queues and the index in the next round: after a crash nothing before that is looked at again."""
+        self._thorough_wanted = True
 
     # -- the log ---------------------------------------------------------------------------------------------
 
@@ -206,10 +211,9 @@ class Flusher:
             await trio.sleep(self._settings.flush_interval_consume_queue_ms / 1000)
             await self._prepare_spare()
             now_s = trio.current_time()
-            thorough, with_index = (
-                now_s - queues_s >= QUEUES_SYNC_S,
-                now_s - index_s >= INDEX_SYNC_S,
-            )
+            wanted, self._thorough_wanted = self._thorough_wanted, False
+            thorough = wanted or now_s - queues_s >= QUEUES_SYNC_S
+            with_index = wanted or now_s - index_s >= INDEX_SYNC_S
             await self.sync_derived(thorough=thorough, with_index=with_index)
             queues_s = now_s if thorough else queues_s
             index_s = now_s if with_index else index_s

@@ -295,6 +295,11 @@ class Store:
         """A queue, if it exists."""
         return self.queues.get(topic, queue_id)
 
+    def drop_topic(self, topic: str) -> None:
+        """Forget a topic's queues. Its records stay in the log, so a crash soon after could bring the queues back."""
+        self.queues.drop_topic(topic)
+        self.flusher.thorough_soon()
+
     # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

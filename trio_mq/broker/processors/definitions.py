@@ -103,7 +103,7 @@ class Definitions:
         for topic in victims:
             self._topics.delete(topic)
             self._offsets.remove_topic(topic)
-            self._store.queues.drop_topic(topic)
+            self._store.drop_topic(topic)
         log.info("topics %s deleted by %s", ", ".join(victims), call.peer.address)
         return self._when_saved(call)
 
