@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from trio_mq import errors
-from trio_mq.cli import app, tree
+from trio_mq.cli import app, recover, tree
 from trio_mq.config.known import OBSOLETE, REFUSED, KnownKey, apache_keys
 from trio_mq.config.settings import SettingInfo, catalogue
 
@@ -201,8 +201,43 @@ def exit_codes_page() -> list[str]:
         "",
         *table(("code", "error", "meaning"), rows),
         "",
-        "A wrong option or argument has the code of `ConfigError`.",
+        "A wrong option or argument has the code of `ConfigError`; of a verb whose own codes begin at 0 (below, and",
+        f"`status`), it has {tree.USAGE}.",
+        "",
+        "## trio-mq recover",
+        "",
+        "The code says in short what the report says. A start leaves marks in the abort marker, the checkpoint and the",
+        "lock each time; these are no change.",
+        "",
+        *table(("code", "with `--dry-run`", "without"), RECOVER_CODES),
     ]
+
+
+RECOVER_CODES: Final = (
+    ("0", "The store is sound: a start changes nothing.", "Nothing was wrong."),
+    (
+        "1",
+        "A start would change something in log, queues, index or state files; or the log is damaged in a place that "
+        "a start leaves as it is.",
+        "Something was put right.",
+    ),
+    (
+        "2",
+        "A start would cut off records that can be read.",
+        "Records that could be read were cut off; they are in `quarantine/`, unless that is turned off.",
+    ),
+    (
+        "3",
+        "No store, or not readable; or a start would refuse it. The path and the reason are told.",
+        "The same, or another process has the store open, or something failed on the way.",
+    ),
+    (
+        str(recover.USAGE),
+        "A wrong option or setting, or a file for `--salvage` that cannot be made.",
+        "The same.",
+    ),
+    (str(recover.OURS), "A mistake of ours; the traceback is on stderr.", "The same."),
+)
 
 
 def _doc(item: object) -> str:

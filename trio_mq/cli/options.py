@@ -110,6 +110,30 @@ STATUS: Final = (
     Option("--broker", "The broker to look at. [default: 127.0.0.1:10911]", "HOST:PORT"),
     Option("--json", "Print one JSON object with all that it tells."),
 )
+RECOVER: Final = (
+    Option("STORE", "Directory of the store."),
+    Option("--dry-run", "Only tell what a start would do; opens every file for reading only."),
+    Option(
+        "--path",
+        "How the log is read; the result is the same. [default: batch]",
+        "sequential|batch",
+        words=("sequential", "batch"),
+    ),
+    Option(
+        "--assume",
+        "How the last process ended, against what the files say.",
+        "normal|abnormal",
+        words=("normal", "abnormal"),
+    ),
+    Option("--json", "Print one JSON object."),
+    Option("--records", "List the records that can be read and would be lost."),
+    Option("--salvage", "Write those records to a new file, as JSON lines.", "FILE"),
+    Option("--quiet", "Show no progress."),
+    Option("--config", "Settings in the form of Apache's broker.conf, as it is.", "FILE"),
+    Option(
+        "--set", "A setting, over the file's; can be given several times.", "KEY=VALUE", many=True
+    ),
+)
 
 
 def parse_plain(arguments: Sequence[str], table: Sequence[Option]) -> Values | None:

@@ -32,9 +32,14 @@ def report(error: BaseException) -> int | None:
     leaf = _first_leaf(error)
     if leaf is None:
         return None
-    text = " ".join(_explain(leaf).split())
-    sys.stderr.write(f"error: {text}\n")
+    sys.stderr.write(f"error: {explanation(leaf)}\n")
     return leaf.exit_code if isinstance(leaf, TrioMQError) else 1
+
+
+def explanation(error: BaseException) -> str:
+    """What a foreseen error says, as one line; empty for any other."""
+    leaf = _first_leaf(error)
+    return "" if leaf is None else " ".join(_explain(leaf).split())
 
 
 def _first_leaf(error: BaseException) -> TrioMQError | OSError | None:

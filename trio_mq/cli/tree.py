@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperCommand
 
 from trio_mq import __version__
-from trio_mq.cli import config, serve, status
-from trio_mq.cli.options import SERVE, SHOW, STATUS, Option, Values
+from trio_mq.cli import config, recover, serve, status
+from trio_mq.cli.options import RECOVER, SERVE, SHOW, STATUS, Option, Values
 
 #: Code of a wrong command line where 2 means something else (sysexits.h: EX_USAGE).
 USAGE: Final = 64
@@ -49,6 +49,7 @@ def verbs() -> tuple[Verb, ...]:
     return (
         Verb("serve", serve.serve, SERVE),
         Verb("status", status.status, STATUS),
+        Verb("recover", recover.recover, RECOVER, own_codes=True),
         Verb("config show", config.show, SHOW),
     )
 

@@ -347,3 +347,18 @@ def _lock_owner(fd: int) -> int | None:
         return None
     kind, _, _, _, process_id = _FLOCK.unpack(told)
     return process_id if kind != fcntl.F_UNLCK and process_id > 0 else None
+
+
+def lock_owner(path: str) -> int | None:
+    """Id of the process that holds a lock file, without taking the lock; None when nobody does or nobody tells.
+
+    Not to be called by a process that may hold it itself: closing the file would let go of its lock.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return _lock_owner(fd)
+    finally:
+        os.close(fd)

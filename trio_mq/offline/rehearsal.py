@@ -1,0 +1,330 @@
+"""A start rehearsed: the code of a start on an overlay, a look at the whole log, and one value that tells of both.
+
+In: a folder, settings, and how to recover. Out: a :class:`Rehearsal` with its inspection; it can go through the
+records that a start would cut off, as long as it is not closed. Changes no byte of the store. Called by
+``trio-mq recover --dry-run``, and before a recovery is carried out.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Final, TypeVar
+
+import attrs
+
+from trio_mq.clock import Clock
+from trio_mq.config import Settings
+from trio_mq.errors import ForeignFormat, StoreError
+from trio_mq.offline.phases import recover_parts
+from trio_mq.offline.statefiles import Tables, examine_all, unused_findings
+from trio_mq.offline.wanted import Wanted
+from trio_mq.recovery.apacheview import apache_view
+from trio_mq.recovery.detect import detect
+from trio_mq.recovery.differences import Facts, differences
+from trio_mq.recovery.glimpse import QueueGlimpse, glimpse_index, glimpse_queues
+from trio_mq.recovery.inspection import (
+    Effect,
+    FileChange,
+    IndexCounts,
+    Inspection,
+    Kind,
+    QueueChange,
+    StateFinding,
+    file_change,
+)
+from trio_mq.recovery.lots import Lot
+from trio_mq.recovery.picture import LostRecord, Span, look, look_behind, lots
+from trio_mq.recovery.report import RecoveryReport
+from trio_mq.store.disk import Disk
+from trio_mq.store.overlay import OverlayDisk
+from trio_mq.store.queuetable import BATCH_FOLDER, SIMPLE_FOLDER, QueueTable
+from trio_mq.store.segments import Segments
+from trio_mq.store.store import StoreParts, open_parts
+
+T = TypeVar("T")
+
+#: Damaged places whose queue entries are looked for.
+SPANS_LOOKED_INTO: Final = 200
+#: Queues that are looked at in one call to a worker thread.
+QUEUES_AT_ONCE: Final = 64
+
+
+class Rehearsal:
+    """One rehearsal, filled by :func:`rehearse`. `inspection` is what came out of it."""
+
+    def __init__(self, disk: Disk, clock: Clock, wanted: Wanted, settings: Settings) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._wanted = wanted
+        self.settings = settings
+        self.inspection = Inspection(wanted.root)
+        self.tables = Tables.make(settings.broker, clock)
+        self._bad_topics = False
+        #: The store as it is, for looking only; log files that are short have their full size here.
+        self._seen = self._parts(OverlayDisk(disk, clock=clock))
+        self._path = wanted.choices(settings, fill_index=False).path
+        self._check_crc = settings.store.check_crc_on_recover
+
+    def _parts(self, disk: Disk) -> StoreParts:
+        return open_parts(disk, self.settings.store, self._clock, self._is_batch(disk))
+
+    def _is_batch(self, disk: Disk) -> Callable[[str], bool]:
+        def is_batch(topic: str) -> bool:
+            if self._bad_topics:  # then the folders say what the table would have said
+                return disk.is_dir(f"{self._wanted.root}/{BATCH_FOLDER}/{topic}")
+            return self.tables.is_batch(topic)
+
+        return is_batch
+
+    def close(self) -> None:
+        """Give all files back."""
+        self._seen.release()
+
+    async def run_blocking(self, call: Callable[[], T]) -> T:
+        """Run a blocking call, such as one over :meth:`lost_records`."""
+        return await self._disk.run(call)
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look at everything, rehearse, and draw it together."""
+        disk, root = self._disk, self._wanted.root
+        findings = await disk.run(partial(examine_all, disk, root, self.tables))
+        self._bad_topics = findings[0].effect is Effect.REFUSED
+        crashed = self._seen.abort.present
+        index_files = tuple(await disk.run(lambda: list(glimpse_index(disk, f"{root}/index"))))
+        self._set(state_files=tuple(findings), index_files=index_files)
+        await self._look_at_log()
+        overlay = OverlayDisk(disk, clock=self._clock)
+        parts = self._parts(overlay)
+        try:
+            await self._recover(overlay, parts, findings)
+            if self.inspection.report is not None:
+                await self._draw_together(overlay, parts, crashed, self.inspection.report)
+        finally:
+            parts.release()
+
+    def _set(self, **values: object) -> None:
+        self.inspection = attrs.evolve(self.inspection, **values)  # type: ignore[arg-type]
+
+    def _refuse(self, text: str) -> None:
+        if text not in self.inspection.refusals:
+            self._set(refusals=(*self.inspection.refusals, text))
+
+    async def _look_at_log(self) -> None:
+        segments = self._seen.log.segments
+        try:
+            await self._disk.run(partial(segments.load, mend=True))
+        except ForeignFormat as error:
+            self._refuse(str(error))
+            return
+        picture = await look(
+            self._disk,
+            segments,
+            path=self._path,
+            check_crc=self._check_crc,
+            progress=self._wanted.progress,
+        )
+        self._set(picture=picture)
+
+    # -- rehearsing ------------------------------------------------------------------------------------------
+
+    async def _recover(
+        self, overlay: OverlayDisk, parts: StoreParts, findings: list[StateFinding]
+    ) -> None:
+        """What a start does, on the overlay. Bad state files are moved away there, so that the rest can be told."""
+        for finding in findings:
+            if finding.effect is Effect.REFUSED:
+                self._refuse(f"{finding.path}: {finding.problem}")
+                overlay.remove(finding.path)
+                overlay.remove(f"{finding.path}.bak")
+        choices = self._wanted.choices(self.settings, fill_index=False)
+        tables = Tables.make(self.settings.broker, self._clock)
+        try:
+            report, offsets = await recover_parts(
+                parts,
+                tables,
+                choices,
+                self._clock,
+                findings if not self.inspection.refusals else None,
+            )
+        except StoreError as error:
+            self._refuse(str(error))
+        else:
+            self._set(report=report, offset_changes=offsets)
+
+    # -- drawing together ------------------------------------------------------------------------------------
+
+    async def _draw_together(
+        self, overlay: OverlayDisk, parts: StoreParts, crashed: bool, report: RecoveryReport
+    ) -> None:
+        """Everything that is told beside the report of a recovery."""
+        found = self.inspection
+        index = IndexCounts(
+            found=sum(f.keys for f in found.index_files),
+            left=sum(f.header.index_count - 1 for f in parts.index.files),
+            added=report.keys_added,
+        )
+        changes = await self._changes(overlay, index)
+        names = await self._disk.run(self._seen.queues.found)
+        touched = _queues_of(changes)
+        glimpses = await self._glimpse(
+            [name for name in names if found.is_damaged or name[:2] in touched]
+        )
+        self._set(
+            index=index,
+            changes=tuple(changes),
+            queue_changes=tuple(_queue_changes(touched, glimpses, parts.queues)),
+            unreadable=tuple(g for g in glimpses if g.unreadable),
+            state_files=(*found.state_files, *unused_findings(changes)),
+        )
+        await self._tell_cost(report)
+        await self._tell_apache(crashed, names, glimpses)
+
+    async def _changes(self, overlay: OverlayDisk, index: IndexCounts) -> list[FileChange]:
+        refused = {f.path for f in self.inspection.state_files if f.effect is Effect.REFUSED}
+        root = posixpath.normpath(self._wanted.root)
+        found = []
+        for change in await self._disk.run(overlay.changes):
+            if change.is_dir or change.path.removesuffix(".bak") in refused:
+                continue
+            found.append(
+                file_change(
+                    _below(root, change.path),
+                    Kind(change.kind),
+                    change.bytes,
+                    old_path=None if change.old_path is None else _below(root, change.old_path),
+                    index_is_kept=index.is_kept,
+                )
+            )
+        return found
+
+    async def _glimpse(self, names: list[tuple[str, int, bool]]) -> list[QueueGlimpse]:
+        """Look at queues as they are. The log has to be loaded: without it there is nothing that they could say."""
+        picture, found = self.inspection.picture, []
+        spans: list[Span] = []
+        if picture is not None:
+            spans = picture.spans_before(picture.end)[:SPANS_LOOKED_INTO]
+        for begin in range(0, len(names), QUEUES_AT_ONCE):
+            some = names[begin : begin + QUEUES_AT_ONCE]
+            seen = self._seen
+            found += await self._disk.run(
+                partial(glimpse_queues, seen.queues, seen.log, some, spans)
+            )
+        return found
+
+    async def _tell_cost(self, report: RecoveryReport) -> None:
+        picture = self.inspection.picture
+        if picture is None or report.log_end >= picture.records_end:
+            return
+        lost = await look_behind(
+            self._disk,
+            self._seen.log.segments,
+            report.log_end,
+            picture.records_end,
+            path=self._path,
+            check_crc=self._check_crc,
+            progress=self._wanted.progress,
+        )
+        self._set(lost=lost)
+
+    async def _tell_apache(
+        self, crashed: bool, names: list[tuple[str, int, bool]], glimpses: list[QueueGlimpse]
+    ) -> None:
+        checkpoint = self._seen.checkpoint
+        with suppress(StoreError):
+            await self._disk.run(checkpoint.load)
+        found = self.inspection
+        if found.is_damaged:
+            view = await self._disk.run(
+                partial(
+                    apache_view,
+                    self._seen.log.segments,
+                    checkpoint.value,
+                    crashed=crashed,
+                    dispatched_to=max((g.indexed_to for g in glimpses), default=-1),
+                    path=self._path,
+                    check_crc=self._check_crc,
+                )
+            )
+            self._set(apache=view)
+        known = {name[:2] for name in names}
+        made = [c for c in found.queue_changes if (c.topic, c.queue_id) not in known]
+        facts = Facts(
+            crashed=crashed,
+            checkpoint=checkpoint.value if checkpoint.known else None,
+            queues_made=tuple(f"{c.topic}/{c.queue_id}" for c in made),
+            queues_found=len(names),
+        )
+        self._set(differences=differences(self.inspection, facts))
+
+    # -- records that would be lost --------------------------------------------------------------------------
+
+    def lost_lots(self) -> Iterator[Lot]:
+        """Runs of records that a start would cut off. Blocking."""
+        lost = self.inspection.lost
+        if not lost.records:
+            return iter(())
+        return lots(self.segments, lost.begin, lost.end, path=self._path, check_crc=self._check_crc)
+
+    @property
+    def segments(self) -> Segments:
+        """The log as it is, for reading."""
+        return self._seen.log.segments
+
+    def lost_records(self) -> Iterator[LostRecord]:
+        """The records that a start would cut off, one by one. Blocking."""
+        report = self.inspection.report
+        reason = f"behind the cut, {report.cut_reason}" if report else ""
+        for lot in self.lost_lots():
+            for record in lot.records():
+                yield LostRecord.of(record, reason)
+
+
+def _below(root: str, path: str) -> str:
+    """A path as it is called inside of the store; one outside of it stays as it is."""
+    return path.removeprefix(f"{root}/")
+
+
+def _queues_of(changes: Iterable[FileChange]) -> dict[tuple[str, int], None]:
+    """Queues whose files are changed."""
+    found: dict[tuple[str, int], None] = {}
+    for change in changes:
+        parts = change.path.split("/")
+        if len(parts) == 4 and parts[0] in (SIMPLE_FOLDER, BATCH_FOLDER) and parts[2].isdigit():
+            found[parts[1], int(parts[2])] = None
+    return found
+
+
+def _queue_changes(
+    touched: Iterable[tuple[str, int]], glimpses: list[QueueGlimpse], after: QueueTable
+) -> Iterator[QueueChange]:
+    before = {(g.topic, g.queue_id): g.max_offset for g in glimpses}
+    for topic, queue_id in touched:
+        queue = after.get(topic, queue_id)
+        ends = before.get((topic, queue_id), 0), queue.max_offset if queue else 0
+        if ends[0] != ends[1]:
+            yield QueueChange(topic, queue_id, *ends)
+
+
+@asynccontextmanager
+async def rehearse(disk: Disk, clock: Clock, wanted: Wanted) -> AsyncIterator[Rehearsal]:
+    """Rehearse a start; the log can be looked at inside of the block.
+
+    Raises StoreError for what is no store, and OSError for what cannot be read.
+    """
+    detected = await disk.run(partial(detect, disk, wanted.root))
+    rehearsal = Rehearsal(disk, clock, wanted, wanted.effective(detected))
+    try:
+        rehearsal.inspection = attrs.evolve(
+            rehearsal.inspection,
+            notes=tuple(detected.notes),
+            commit_log_only=detected.commit_log_only,
+        )
+        await rehearsal.run()
+        yield rehearsal
+    finally:
+        rehearsal.close()

@@ -1,0 +1,137 @@
+"""What Apache's broker would do otherwise with a store that was inspected: only the points that apply to it.
+
+In: what an inspection found. Out: :class:`trio_mq.recovery.inspection.Difference` values. Pure. Called by
+:mod:`trio_mq.offline`. The whole list with reasons: ``docs/explanation/recovery.md``; source: Apache RocketMQ 5.4.0
+DefaultMessageStore, CommitLog, MappedFileQueue, ConsumeQueue, IndexService, ConfigManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from trio_mq.protocol.layout import Checkpoint
+from trio_mq.recovery.inspection import Difference, Effect, Inspection
+from trio_mq.recovery.report import RecoveryReport
+
+#: What notes and reasons of a recovery say, and what that means to Apache's broker.
+_TORN_ENTRIES: Final = "queue entries were torn"
+_NUL: Final = "end in NUL"
+_ELSEWHERE: Final = "lies at offset"
+
+
+@attrs.frozen
+class Facts:
+    """What an inspection does not hold: the abort marker, the checkpoint (None when unknown), queues made anew."""
+
+    crashed: bool
+    checkpoint: Checkpoint | None
+    queues_made: tuple[str, ...] = ()
+    queues_found: int = 0
+    entries_added: int = 0
+
+
+def differences(found: Inspection, facts: Facts) -> tuple[Difference, ...]:
+    """The points in which Apache's broker would do something else."""
+    rows = [*_of_load(found, facts)]
+    if found.report is not None:
+        rows += _of_log(found, found.report)
+        rows += _of_queues(found, facts)
+        rows += _of_index(found, facts)
+    return tuple(rows)
+
+
+def _of_load(found: Inspection, facts: Facts) -> Iterator[Difference]:
+    if facts.checkpoint is None and found.picture is not None and found.picture.files:
+        yield Difference(
+            "checkpoint",
+            "reads a checkpoint that is missing or short as zeros, and still takes the store for cleanly closed when "
+            "there is no file abort",
+            "takes the careful path",
+        )
+    for finding in found.state_files:
+        if finding.effect is Effect.REFUSED and finding.path.endswith(".json"):
+            yield Difference(
+                finding.path,
+                "deletes a file that it cannot read, and goes on with an empty table when its backup is bad too",
+                "keeps the file and refuses to start, so that somebody decides",
+            )
+
+
+def _of_log(found: Inspection, report: RecoveryReport) -> Iterator[Difference]:
+    reason = report.cut_reason or ""
+    if _NUL in reason:
+        yield Difference(
+            "the record at the cut",
+            "keeps it, and hands it out with properties of NUL bytes (unless it has the property __CRC32#)",
+            "takes it for torn, since its keys and tags would be gone without a sign",
+        )
+    if _ELSEWHERE in reason:
+        yield Difference(
+            "the record at the cut",
+            "does not compare the offset in a record with its place, and takes it for a new message",
+            "takes it for a remainder of something older, and ends the log before it",
+        )
+    if report.cut_bytes:
+        yield Difference(
+            "bytes behind the cut",
+            "leaves them in the file, where they may come back after another crash, and keeps no copy",
+            "makes them zeros" + (", and keeps a copy" if report.quarantine else ""),
+        )
+    view = found.apache
+    if view is not None and view.end != report.log_end:
+        why = f": {view.reason}" if view.reason else ""
+        yield Difference(
+            "end of the log", f"ends it at {view.end}{why}", f"ends it at {report.log_end}"
+        )
+    if view is not None and view.begin != report.walked_from:
+        yield Difference(
+            "where reading begins",
+            f"begins at {view.begin}; damage before is not noticed",
+            f"begins at {report.walked_from} ({report.walk_reason})",
+        )
+    if found.picture is not None and not found.picture.files and report.log_end:
+        yield Difference(
+            "a log without files",
+            "begins again at offset 0, and removes all queue files",
+            f"goes on at {report.log_end}, behind everything that a queue knows",
+        )
+
+
+def _of_queues(found: Inspection, facts: Facts) -> Iterator[Difference]:
+    report = found.report
+    notes = report.notes if report else []
+    if any(_TORN_ENTRIES in note for note in notes):
+        yield Difference(
+            "torn queue entries",
+            "takes what lies in a queue file for what was written",
+            "compares entries with their records, and writes torn ones again",
+        )
+    if facts.queues_made and not facts.crashed and facts.queues_found:
+        yield Difference(
+            "queues without a folder",
+            "does not make them again after a clean stop as long as other queues are there: "
+            + ", ".join(facts.queues_made[:5]),
+            "makes them again from the log",
+        )
+    if found.offset_changes:
+        yield Difference(
+            "progress behind the end of a queue",
+            "keeps it, so that the group waits until the queue has grown that far",
+            "sets it to the end of the queue",
+        )
+
+
+def _of_index(found: Inspection, facts: Facts) -> Iterator[Difference]:
+    checkpoint = facts.checkpoint or Checkpoint()
+    newer = [f for f in found.index_files if f.end_ms > checkpoint.index_timestamp_ms]
+    if facts.crashed and newer:
+        keys = sum(f.keys for f in newer)
+        yield Difference(
+            "index files",
+            f"deletes {len(newer)} that are newer than the checkpoint, with {keys} keys; only keys of records that it "
+            f"reads again come back",
+            "keeps what was synced, and inserts the rest again from the log",
+        )
