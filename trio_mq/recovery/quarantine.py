@@ -34,6 +34,7 @@ MANIFEST: Final = "manifest.json"
 #: However little they hold, no more folders than these are kept.
 MOST_FOLDERS: Final = 1000
 PIECE_BYTES: Final = 64 * 1024
+_ZEROS: Final = bytes(PIECE_BYTES)
 _PARTIAL: Final = ".tmp"
 _NAME: Final = re.compile(rf"[0-9]{{8}}T[0-9]{{9}}-[0-9]{{{NAME_DIGITS}}}", re.ASCII)
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -68,9 +69,9 @@ def data_runs(segments: Segments, begin: int, stop: int) -> Iterator[tuple[int, 
         piece = segments.read(min(PIECE_BYTES, stop - at), at)
         if not piece:
             return
-        used = piece.rstrip(b"\0")
-        data = used.lstrip(b"\0")
-        if data:
+        if not _ZEROS.startswith(piece):  # stripping looks at single bytes, this does not
+            used = piece.rstrip(b"\0")
+            data = used.lstrip(b"\0")
             yield at + len(used) - len(data), data
         at += len(piece)
 
