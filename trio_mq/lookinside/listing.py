@@ -160,7 +160,7 @@ class Listing:
 def list_store(view: StoreView) -> Listing:
     """Look at everything in a store once."""
     log = tuple(_log_files(view))
-    end = max((f.begin + f.used for f in log), default=view.log.start)
+    end = max((f.begin + f.used for f in log if f.used), default=view.log.start)
     state, others = _other_files(view)
     return Listing(
         store=view.root,

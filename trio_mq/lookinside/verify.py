@@ -18,6 +18,7 @@ from trio_mq.lookinside.keysearch import IndexFileView, open_index
 from trio_mq.lookinside.verify_index import IndexCheck
 from trio_mq.lookinside.verify_queues import Damage, QueueCheck
 from trio_mq.lookinside.view import StoreView, data_end
+from trio_mq.protocol.layout import INDEX_ENTRY_SIZE
 from trio_mq.protocol.verdict import Whole
 from trio_mq.recovery.survey import Bad, Blank, Missing, Unwritten, survey
 from trio_mq.store.checkpoint import AbortMarker, CheckpointFile
@@ -25,7 +26,7 @@ from trio_mq.store.checkpoint import AbortMarker, CheckpointFile
 #: Records that are compared at once: queues and index are read in pieces that are worth it.
 RECORDS_AT_ONCE = 4096
 
-#: Told what is gone through, how far that is, and how much there is.
+#: Told what is gone through, how far that is, and how much there is, in bytes.
 Progress = Callable[[str, int, int], None]
 
 
@@ -144,7 +145,7 @@ def _log(
             if len(waiting) < RECORDS_AT_ONCE:
                 continue
             look()
-        progress("log", min(piece.end, end) - begin, end - begin)
+        progress("checking the log", min(piece.end, end) - begin, end - begin)
     look()
     report.counted["records"] = records
     report.counted["recordBytes"] = log_bytes
@@ -162,7 +163,13 @@ def _index_files(
             report.add(Kind.INDEX_FILE, file.path, None, file.fault)
             continue
         _header(file, report)
-        for at, fault in chain_faults(file, lambda n, b=before: progress("index", b + n, total)):
+
+        def done(number: int, before: int = before) -> None:
+            progress(
+                "checking the index", (before + number) * INDEX_ENTRY_SIZE, total * INDEX_ENTRY_SIZE
+            )
+
+        for at, fault in chain_faults(file, done):
             report.add(Kind.INDEX_CHAIN, file.path, at, fault)
         before += file.count
     report.counted["indexFiles"] = len(files)

@@ -176,7 +176,7 @@ class IndexCheck:
         if not any(entry):
             self._note(Kind.INDEX_STRAY, 0, "it is empty, though the header counts it")
             return
-        if 0 < log_offset < self._log_start:
+        if 0 <= log_offset < self._log_start:
             return
         self._strays += 1
         if self._strays > STRAYS:

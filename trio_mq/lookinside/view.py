@@ -240,9 +240,12 @@ def open_view(disk: Disk, root: str) -> StoreView:
     for log or queue files whose sizes or names do not fit each other.
     """
     detected = detect(disk, root)
-    settings = view_settings(detected, root)
+    return view_with(disk, root, view_settings(detected, root), detected)
+
+
+def view_with(disk: Disk, root: str, settings: StoreSettings, detected: Detected) -> StoreView:
+    """As :func:`open_view`, with sizes that are known."""
     overlay = OverlayDisk(disk)
-    pool = FilePool(overlay, OPEN_FILES)
     log = Segments(
         overlay,
         FilePool(overlay, OPEN_FILES),
@@ -250,4 +253,5 @@ def open_view(disk: Disk, root: str) -> StoreView:
         settings.mapped_file_size_commit_log,
     )
     log.load(mend=True)
+    pool = FilePool(overlay, OPEN_FILES)
     return StoreView(disk, overlay, root, settings, detected, log, pool)
