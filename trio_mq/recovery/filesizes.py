@@ -75,9 +75,13 @@ def find_size(rows: Sequence[Sequence[FoundFile]], rule: Rule) -> Size:
     starts = Counter(file.start for file in files)
     common = (lengths + gaps).most_common(_MOST_CANDIDATES)
     candidates = {size for size, _ in common if size >= rule.least and not size % rule.unit}
-    ranked = sorted((_score(size, lengths, gaps, starts), size) for size in candidates)
-    if ranked and ranked[-1][0] > 0:
-        size = ranked[-1][1]
+    # Of two that have as much for them, the one that some file has (a gap may be of several files), then the larger.
+    ranked = max(
+        ((_score(size, lengths, gaps, starts), size in lengths, size) for size in candidates),
+        default=(0, False, 0),
+    )
+    if ranked[0] > 0:
+        size = ranked[2]
         return Size(size, _how(size, rule.what, lengths[size], gaps[size], len(files)))
     return _guess(files, rule)
 
