@@ -45,8 +45,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"net", "protocol"} | OPEN_TO_ALL,
     "system": {"recovery", "broker", "nameserver", "store", "net", "protocol", "logs", "process"}
     | OPEN_TO_ALL,
+    "lookinside": {"recovery", "store", "protocol"} | OPEN_TO_ALL,
+    "offline_store": {"lookinside", "offline", "recovery", "broker", "store", "protocol"}
+    | OPEN_TO_ALL,
     "offline": {"lookinside", "recovery", "broker", "store", "protocol"} | OPEN_TO_ALL,
-    "cli": {"__init__", "system", "offline", "recovery", "store", "protocol", "logs"} | OPEN_TO_ALL,
+    "cli": {"__init__", "system", "offline", "offline_store", "lookinside", "recovery"}
+    | {"store", "protocol", "logs"}
+    | OPEN_TO_ALL,
     "testing": {"store", "net", "protocol"} | OPEN_TO_ALL,
     "__init__": {"client"} | OPEN_TO_ALL,
     "__main__": {"cli"},

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from trio_mq import __version__
-from trio_mq.cli import config, recover, serve, status
+from trio_mq.cli import config, recover, serve, status, store
 from trio_mq.cli.options import RECOVER, SERVE, SHOW, STATUS, Option, Values
 
 #: Code of a wrong command line where 2 means something else (sysexits.h: EX_USAGE).
@@ -50,12 +50,18 @@ def verbs() -> tuple[Verb, ...]:
         Verb("serve", serve.serve, SERVE),
         Verb("status", status.status, STATUS),
         Verb("recover", recover.recover, RECOVER, own_codes=True),
+        Verb("store ls", store.ls, store.LS, own_codes=True),
+        Verb("store cat", store.cat, store.CAT, own_codes=True),
+        Verb("store verify", store.verify, store.VERIFY, own_codes=True),
+        Verb("store export", store.export, store.EXPORT, own_codes=True),
+        Verb("store import", store.import_, store.IMPORT),
         Verb("config show", config.show, SHOW),
     )
 
 
 #: What is said about a first word that stands before several verbs.
 GROUPS: Final = {
+    "store": "Look into a store that may be anybody's, or fill one.",
     "config": "Look at settings.",
 }
 

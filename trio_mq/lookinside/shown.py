@@ -104,7 +104,7 @@ def as_text(
     """A message for people: what it is on one line, then times, properties and body, indented."""
     body, problem = body_of(message, decompress=decompress)
     lines = [
-        f"{message.log_offset}  {message.topic}/{message.queue_id}@{message.queue_offset}  "
+        f"{message.log_offset}  {_safe(message.topic)}/{message.queue_id}@{message.queue_offset}  "
         f"{moment(message.store_timestamp_ms)}  {message.size} bytes",
         f"  born {moment(message.born_timestamp_ms)} at {message.born_host}, "
         f"stored at {message.store_host}, flag {message.flag}, sysFlag {message.sys_flag:#x}"
