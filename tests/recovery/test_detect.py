@@ -326,11 +326,31 @@ def test_files_that_go_meanwhile_are_left_out(tmp_path: Path):
     root = str(unpack("clean", tmp_path))
 
     class Vanishing(RealDisk):
+        """The first file of every row, every index file, and a log file that was listed before."""
+
         def size(self, path: str) -> int:
-            if path.endswith("00000000000000000000"):
+            if path.endswith("00000000000000000000") or "/index/" in path:
                 raise FileNotFoundError(2, "No such file or directory", path)
             return super().size(path)
 
+        def open(self, path: str, *, create: bool = False, readonly: bool = False) -> File:
+            if path.endswith("131072"):
+                raise FileNotFoundError(2, "No such file or directory", path)
+            return super().open(path, create=create, readonly=readonly)
+
     found = detect(Vanishing(), root)
     assert found.log_segment.value == SEGMENT_SIZE
+    assert not found.index_slots.found
+    assert found.notes == ()
+
+
+def test_strange_names_are_passed_over(tmp_path: Path):
+    root = unpack("clean", tmp_path)
+    (root / "consumequeue" / "file").write_bytes(b"1")
+    (root / "consumequeue" / "GoldNormal" / "other").mkdir()
+    (root / "commitlog" / "cut").mkdir()
+    (root / "commitlog" / "00000000000000000001").mkdir()
+    (root / "index" / "notes.txt").write_bytes(b"1")
+    found = detect(RealDisk(), str(root))
+    assert sizes(found)[:2] == (SEGMENT_SIZE, QUEUE_FILE_SIZE)
     assert found.notes == ()

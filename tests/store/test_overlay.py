@@ -409,6 +409,47 @@ def test_a_full_disk_of_temporary_files_is_made_up_for_by_memory(base, path, mon
     assert file.read(100_000, 0) == b"y" * 50_000 + b"z" * 50_000
 
 
+def test_without_a_temporary_file_mapped_memory_is_plain_memory(base, path, tmp_path, monkeypatch):
+    def full(fd: int, size: int) -> None:
+        raise OSError(errno.EFBIG, "too large")
+
+    for scratch in (Scratch(folder=str(tmp_path / "missing")), Scratch()):
+        overlay = OverlayDisk(base, scratch=scratch)
+        file = overlay.open(f"{path}.new", create=True)
+        file.truncate(20_000)
+        file.write(b"abc", 5_000)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "ftruncate", full)
+            memory = file.map(20_000)
+        memory[9_000:9_002] = b"de"
+        assert file.next_data(8_000) <= 9_000
+        assert file.read(6, 8_999) == b"\0de\0\0\0"
+        assert overlay.changes() == [Change(f"{path}.new", "created", 5, None, 20_000)]
+        memory.release()
+
+
+def test_what_the_base_does_not_have_in_memory_is_not_there_at_once(base, path):
+    overlay = OverlayDisk(base)
+    file = overlay.open(path)
+    file.write(b"x" * 5000, 0)
+    if isinstance(base, MemoryDisk):
+        base.cold = True
+        assert file.read_cached(10, 9_000) is None
+    else:
+        assert file.read_cached(10, 9_000) in (None, file.read(10, 9_000))
+    assert file.read_cached(10, 4_090) == b"x" * 10
+    assert len(file.read(10, 9_000)) == 10
+
+
+def test_a_file_cannot_replace_a_folder(base, path):
+    overlay = OverlayDisk(base)
+    overlay.make_dirs(f"{path}.d")
+    with pytest.raises(IsADirectoryError):
+        overlay.rename(path, f"{path}.d")
+    with pytest.raises(FileNotFoundError):
+        overlay.rename(f"{path}.d", f"{path}.e")
+
+
 # -- the same as a disk that really changes
 
 NAMES = st.sampled_from(["a", "b", "d/a", "d/b", "d/e/a"])
