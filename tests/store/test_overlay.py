@@ -409,6 +409,16 @@ def test_a_full_disk_of_temporary_files_is_made_up_for_by_memory(base, path, mon
     assert file.read(100_000, 0) == b"y" * 50_000 + b"z" * 50_000
 
 
+def test_mapped_memory_that_is_let_go_comes_back():
+    mapped = Scratch().new_map(48 * MIB)
+    for at in range(0, 48 * MIB, 16_384):
+        mapped.write(at.to_bytes(4, "big") * 2048, at)
+        mapped.memory[at : at + 4] = b"mark"
+    for at in range(0, 48 * MIB, 16_384):
+        assert mapped.read(8, at) == b"mark" + at.to_bytes(4, "big")
+        assert mapped.memory[at : at + 8] == b"mark" + at.to_bytes(4, "big")
+
+
 def test_without_a_temporary_file_mapped_memory_is_plain_memory(base, path, tmp_path, monkeypatch):
     def full(fd: int, size: int) -> None:
         raise OSError(errno.EFBIG, "too large")

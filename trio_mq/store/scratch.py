@@ -22,6 +22,8 @@ from typing import Final, Protocol
 PAGE_BYTES: Final = 4096
 #: Pages that stay in memory, all files together.
 MEMORY_BYTES: Final = 4 * 1024 * 1024
+#: Bytes that are written to mapped memory of a file before its pages are let go.
+LET_GO_BYTES: Final = 16 * 1024 * 1024
 #: Where the temporary file may be. Not the working directory, as Python's own list has it: that may be the store.
 _FOLDERS: Final = ("/var/tmp", "/tmp")  # noqa: S108 - the file never gets a name
 _PAGEMAP: Final = "/proc/self/pagemap"
@@ -167,11 +169,17 @@ class OwnMap:
 
 
 class FileMap:
-    """Memory of a temporary file without a name. Read and written through the file: a full disk is an OSError then."""
+    """Memory of a temporary file without a name. Read and written through the file: a full disk is an OSError then.
+
+    Now and then its pages are let go; they come back from the file when they are touched again. So what the process
+    holds does not grow with an index that is filled.
+    """
 
     def __init__(self, fd: int, size: int) -> None:
         self._fd = fd
-        self.memory = memoryview(mmap.mmap(fd, size))
+        self._mmap = mmap.mmap(fd, size)
+        self._written = 0
+        self.memory = memoryview(self._mmap)
         weakref.finalize(self, os.close, fd)
 
     def read(self, size: int, position: int) -> bytes:
@@ -181,6 +189,10 @@ class FileMap:
     def write(self, data: bytes | memoryview, position: int) -> None:
         """See :class:`Mapped`."""
         _write_all(self._fd, data, position)
+        self._written += len(data)
+        if self._written >= LET_GO_BYTES:
+            self._written = 0
+            self._mmap.madvise(mmap.MADV_DONTNEED)
 
     def next_data(self, position: int) -> int:
         """See :class:`Mapped`."""
