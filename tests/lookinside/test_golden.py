@@ -1,4 +1,4 @@
-"""Stores that Apache RocketMQ 5.4.0 wrote, looked into: every record as Apache's decoder saw it, and all of it sound."""
+"""Stores that Apache RocketMQ 5.4.0 wrote, looked into: each record as Apache's decoder saw it, and all of it sound."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ async def append(
 ) -> int:
     """Store all good lines at the ends of their queues; returns how many. `progress` is told how many so far.
 
-    Raises :class:`StoreFull`, with the number of the last line that is stored, when the disk takes no more.
+    Raises :class:`StoreFull`, with the number of the first line that is not stored, when the disk takes no more.
     """
     appender = _Appender(store)
     now_ms = clock.now_ms()
@@ -142,7 +142,10 @@ async def append(
             line = rules.line(text, now_ms)
         except BadLine:
             continue
-        appender.add(line, number, clock.now_ms())
+        try:
+            appender.add(line, number, clock.now_ms())
+        except StoreFull as error:
+            raise appender.full(error, number) from error
         if appender.waiting >= CHUNK_LINES or appender.bytes_waiting >= CHUNK_BYTES:
             await appender.write()
             progress(appender.done)
@@ -160,7 +163,6 @@ class _Appender:
         self.bytes_waiting = 0
         self._store = store
         self._unsynced = 0
-        self._last_line = 0
 
     def add(self, line: Line, number: int, now_ms: int) -> None:
         store = self._store
@@ -186,13 +188,18 @@ class _Appender:
         self.waiting += 1
         self.bytes_waiting += len(line.body) + len(data)
 
+    def full(self, error: StoreFull, number: int) -> StoreFull:
+        """An error that tells how far the import came; without a failed write it is the line `number` that failed."""
+        first = self._store.failed[0] if self._store.failed else number
+        return StoreFull(
+            f"{error}; the import ended before line {first}, what is before it is stored"
+        )
+
     async def write(self, *, sync: bool = False) -> None:
         store = self._store
         store.commit()
         if store.failed:
-            raise StoreFull(
-                f"{store.refusal}; lines before line {store.failed[0]} are stored, {self.done} of them"
-            )
+            raise self.full(StoreFull(store.refusal), 0)
         self.done += self.waiting
         self._unsynced += self.bytes_waiting
         self.waiting = self.bytes_waiting = 0
