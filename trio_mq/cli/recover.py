@@ -91,7 +91,7 @@ class _Asked:
     @classmethod
     def read(cls, values: options.Values, stack: ExitStack) -> _Asked:
         """ConfigError says what is wrong on the command line."""
-        root = values["STORE"][0]
+        root = values["STORE"][0].rstrip("/") or "/"
         settings = options.settings(values)
         path = options.word(values, "--path", options.RECOVER)
         assumed = options.word(values, "--assume", options.RECOVER)

@@ -19,7 +19,6 @@ from trio_mq.offline.rehearsal import Rehearsal, rehearse
 from trio_mq.offline.statefiles import Tables
 from trio_mq.offline.wanted import Wanted
 from trio_mq.protocol.message import Host
-from trio_mq.recovery.detect import detect
 from trio_mq.recovery.inspection import Inspection
 from trio_mq.store.disk import Disk
 from trio_mq.store.store import Store, open_parts
@@ -36,7 +35,7 @@ async def recover_offline(
     Nothing is changed either when the rehearsal ends in a refusal. Raises StoreError (StoreLocked while a process has
     the store open) and OSError.
     """
-    detected = await disk.run(partial(detect, disk, wanted.root))
+    detected = await disk.run(partial(wanted.detect, disk))
     settings = wanted.effective(detected)
     tables = Tables.make(settings.broker, clock)
     parts = open_parts(disk, settings.store, clock, tables.is_batch)
@@ -46,7 +45,7 @@ async def recover_offline(
             await before(rehearsal)
         if found.refusals:
             return found
-        choices = wanted.choices(settings, fill_index=True)
+        choices = wanted.choices(settings)
         report, _ = await recover_parts(parts, tables, choices, clock, found.state_files)
         store = Store(parts, clock, _HOST)
         await store.close()

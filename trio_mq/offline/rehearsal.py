@@ -19,12 +19,17 @@ from trio_mq.clock import Clock
 from trio_mq.config import Settings
 from trio_mq.errors import ForeignFormat, StoreError
 from trio_mq.offline.phases import recover_parts
+from trio_mq.offline.sparing import with_sparing_index
 from trio_mq.offline.statefiles import Tables, examine_all, unused_findings
 from trio_mq.offline.wanted import Wanted
 from trio_mq.recovery.apacheview import apache_view
-from trio_mq.recovery.detect import detect
-from trio_mq.recovery.differences import Facts, differences
-from trio_mq.recovery.glimpse import QueueGlimpse, glimpse_index, glimpse_queues
+from trio_mq.recovery.differences import differences
+from trio_mq.recovery.glimpse import (
+    IndexGlimpse,
+    QueueGlimpse,
+    glimpse_index,
+    glimpse_queues,
+)
 from trio_mq.recovery.inspection import (
     Effect,
     FileChange,
@@ -63,9 +68,10 @@ class Rehearsal:
         self.inspection = Inspection(wanted.root)
         self.tables = Tables.make(settings.broker, clock)
         self._bad_topics = False
+        self._glimpses: list[QueueGlimpse] = []
         #: The store as it is, for looking only; log files that are short have their full size here.
         self._seen = self._parts(OverlayDisk(disk, clock=clock))
-        self._path = wanted.choices(settings, fill_index=False).path
+        self._path = wanted.choices(settings).path
         self._check_crc = settings.store.check_crc_on_recover
 
     def _parts(self, disk: Disk) -> StoreParts:
@@ -99,11 +105,15 @@ class Rehearsal:
         self._set(state_files=tuple(findings), index_files=index_files)
         await self._look_at_log()
         overlay = OverlayDisk(disk, clock=self._clock)
-        parts = self._parts(overlay)
+        parts, index = with_sparing_index(self._parts(overlay), self._clock.now_ms)
         try:
             await self._recover(overlay, parts, findings)
             if self.inspection.report is not None:
-                await self._draw_together(overlay, parts, crashed, self.inspection.report)
+                self._set(index=IndexCounts(_keys_in(index_files), index.left, index.added))
+                kept = index.spared > 0 and self.inspection.index.is_kept
+                changes = await self._changes(overlay, index_is_kept=kept)
+                await self._draw_together(parts.queues, changes, self.inspection.report)
+                await self._tell_apache(crashed)
         finally:
             parts.release()
 
@@ -141,7 +151,7 @@ class Rehearsal:
                 self._refuse(f"{finding.path}: {finding.problem}")
                 overlay.remove(finding.path)
                 overlay.remove(f"{finding.path}.bak")
-        choices = self._wanted.choices(self.settings, fill_index=False)
+        choices = self._wanted.choices(self.settings)
         tables = Tables.make(self.settings.broker, self._clock)
         try:
             report, offsets = await recover_parts(
@@ -159,32 +169,27 @@ class Rehearsal:
     # -- drawing together ------------------------------------------------------------------------------------
 
     async def _draw_together(
-        self, overlay: OverlayDisk, parts: StoreParts, crashed: bool, report: RecoveryReport
+        self, queues: QueueTable, changes: list[FileChange], report: RecoveryReport
     ) -> None:
         """Everything that is told beside the report of a recovery."""
         found = self.inspection
-        index = IndexCounts(
-            found=sum(f.keys for f in found.index_files),
-            left=sum(f.header.index_count - 1 for f in parts.index.files),
-            added=report.keys_added,
-        )
-        changes = await self._changes(overlay, index)
         names = await self._disk.run(self._seen.queues.found)
         touched = _queues_of(changes)
-        glimpses = await self._glimpse(
+        self._glimpses = await self._glimpse(
             [name for name in names if found.is_damaged or name[:2] in touched]
         )
+        known = {name[:2] for name in names}
+        made = [f"{topic}/{number}" for topic, number in touched if (topic, number) not in known]
         self._set(
-            index=index,
             changes=tuple(changes),
-            queue_changes=tuple(_queue_changes(touched, glimpses, parts.queues)),
-            unreadable=tuple(g for g in glimpses if g.unreadable),
+            queue_changes=tuple(_queue_changes(touched, self._glimpses, queues)),
+            queues_made=tuple(made),
+            unreadable=tuple(g for g in self._glimpses if g.unreadable),
             state_files=(*found.state_files, *unused_findings(changes)),
         )
         await self._tell_cost(report)
-        await self._tell_apache(crashed, names, glimpses)
 
-    async def _changes(self, overlay: OverlayDisk, index: IndexCounts) -> list[FileChange]:
+    async def _changes(self, overlay: OverlayDisk, *, index_is_kept: bool) -> list[FileChange]:
         refused = {f.path for f in self.inspection.state_files if f.effect is Effect.REFUSED}
         root = posixpath.normpath(self._wanted.root)
         found = []
@@ -197,7 +202,7 @@ class Rehearsal:
                     Kind(change.kind),
                     change.bytes,
                     old_path=None if change.old_path is None else _below(root, change.old_path),
-                    index_is_kept=index.is_kept,
+                    index_is_kept=index_is_kept,
                 )
             )
         return found
@@ -231,35 +236,25 @@ class Rehearsal:
         )
         self._set(lost=lost)
 
-    async def _tell_apache(
-        self, crashed: bool, names: list[tuple[str, int, bool]], glimpses: list[QueueGlimpse]
-    ) -> None:
+    async def _tell_apache(self, crashed: bool) -> None:
         checkpoint = self._seen.checkpoint
         with suppress(StoreError):
             await self._disk.run(checkpoint.load)
-        found = self.inspection
-        if found.is_damaged:
+        if self.inspection.is_damaged:
             view = await self._disk.run(
                 partial(
                     apache_view,
-                    self._seen.log.segments,
+                    self.segments,
                     checkpoint.value,
                     crashed=crashed,
-                    dispatched_to=max((g.indexed_to for g in glimpses), default=-1),
+                    dispatched_to=max((g.indexed_to for g in self._glimpses), default=-1),
                     path=self._path,
                     check_crc=self._check_crc,
                 )
             )
             self._set(apache=view)
-        known = {name[:2] for name in names}
-        made = [c for c in found.queue_changes if (c.topic, c.queue_id) not in known]
-        facts = Facts(
-            crashed=crashed,
-            checkpoint=checkpoint.value if checkpoint.known else None,
-            queues_made=tuple(f"{c.topic}/{c.queue_id}" for c in made),
-            queues_found=len(names),
-        )
-        self._set(differences=differences(self.inspection, facts))
+        known = checkpoint.value if checkpoint.known else None
+        self._set(differences=differences(self.inspection, crashed=crashed, checkpoint=known))
 
     # -- records that would be lost --------------------------------------------------------------------------
 
@@ -282,6 +277,10 @@ class Rehearsal:
         for lot in self.lost_lots():
             for record in lot.records():
                 yield LostRecord.of(record, reason)
+
+
+def _keys_in(files: Iterable[IndexGlimpse]) -> int:
+    return sum(index_file.keys for index_file in files)
 
 
 def _below(root: str, path: str) -> str:
@@ -316,14 +315,16 @@ async def rehearse(disk: Disk, clock: Clock, wanted: Wanted) -> AsyncIterator[Re
 
     Raises StoreError for what is no store, and OSError for what cannot be read.
     """
-    detected = await disk.run(partial(detect, disk, wanted.root))
-    rehearsal = Rehearsal(disk, clock, wanted, wanted.effective(detected))
+    detected = await disk.run(partial(wanted.detect, disk))
+    settings = wanted.effective(detected)
+    rehearsal = Rehearsal(disk, clock, wanted, settings)
+    rehearsal.inspection = attrs.evolve(
+        rehearsal.inspection,
+        notes=detected.notes,
+        commit_log_only=detected.commit_log_only,
+        sizes=tuple(wanted.sizes(detected)),
+    )
     try:
-        rehearsal.inspection = attrs.evolve(
-            rehearsal.inspection,
-            notes=tuple(detected.notes),
-            commit_log_only=detected.commit_log_only,
-        )
         await rehearsal.run()
         yield rehearsal
     finally:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import attrs
-
 from trio_mq.protocol.layout import Checkpoint
 from trio_mq.recovery.inspection import Difference, Effect, Inspection
 from trio_mq.recovery.report import RecoveryReport
@@ -22,29 +20,23 @@ _NUL: Final = "end in NUL"
 _ELSEWHERE: Final = "lies at offset"
 
 
-@attrs.frozen
-class Facts:
-    """What an inspection does not hold: the abort marker, the checkpoint (None when unknown), queues made anew."""
+def differences(
+    found: Inspection, *, crashed: bool, checkpoint: Checkpoint | None
+) -> tuple[Difference, ...]:
+    """The points in which Apache's broker would do something else.
 
-    crashed: bool
-    checkpoint: Checkpoint | None
-    queues_made: tuple[str, ...] = ()
-    queues_found: int = 0
-    entries_added: int = 0
-
-
-def differences(found: Inspection, facts: Facts) -> tuple[Difference, ...]:
-    """The points in which Apache's broker would do something else."""
-    rows = [*_of_load(found, facts)]
+    `crashed`: the abort marker is there. `checkpoint` is None when it is missing or short.
+    """
+    rows = [*_of_load(found, checkpoint)]
     if found.report is not None:
         rows += _of_log(found, found.report)
-        rows += _of_queues(found, facts)
-        rows += _of_index(found, facts)
+        rows += _of_queues(found, crashed)
+        rows += _of_index(found, crashed, checkpoint or Checkpoint())
     return tuple(rows)
 
 
-def _of_load(found: Inspection, facts: Facts) -> Iterator[Difference]:
-    if facts.checkpoint is None and found.picture is not None and found.picture.files:
+def _of_load(found: Inspection, checkpoint: Checkpoint | None) -> Iterator[Difference]:
+    if checkpoint is None and found.picture is not None and found.picture.files:
         yield Difference(
             "checkpoint",
             "reads a checkpoint that is missing or short as zeros, and still takes the store for cleanly closed when "
@@ -100,7 +92,7 @@ def _of_log(found: Inspection, report: RecoveryReport) -> Iterator[Difference]:
         )
 
 
-def _of_queues(found: Inspection, facts: Facts) -> Iterator[Difference]:
+def _of_queues(found: Inspection, crashed: bool) -> Iterator[Difference]:
     report = found.report
     notes = report.notes if report else []
     if any(_TORN_ENTRIES in note for note in notes):
@@ -109,11 +101,12 @@ def _of_queues(found: Inspection, facts: Facts) -> Iterator[Difference]:
             "takes what lies in a queue file for what was written",
             "compares entries with their records, and writes torn ones again",
         )
-    if facts.queues_made and not facts.crashed and facts.queues_found:
+    others = found.report is not None and found.report.queues > len(found.queues_made)
+    if found.queues_made and not crashed and others:
         yield Difference(
             "queues without a folder",
             "does not make them again after a clean stop as long as other queues are there: "
-            + ", ".join(facts.queues_made[:5]),
+            + ", ".join(found.queues_made[:5]),
             "makes them again from the log",
         )
     if found.offset_changes:
@@ -124,10 +117,9 @@ def _of_queues(found: Inspection, facts: Facts) -> Iterator[Difference]:
         )
 
 
-def _of_index(found: Inspection, facts: Facts) -> Iterator[Difference]:
-    checkpoint = facts.checkpoint or Checkpoint()
+def _of_index(found: Inspection, crashed: bool, checkpoint: Checkpoint) -> Iterator[Difference]:
     newer = [f for f in found.index_files if f.end_ms > checkpoint.index_timestamp_ms]
-    if facts.crashed and newer:
+    if crashed and newer:
         keys = sum(f.keys for f in newer)
         yield Difference(
             "index files",

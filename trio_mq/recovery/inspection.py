@@ -92,7 +92,7 @@ class FileChange:
     old_path: str | None = None
 
 
-_MARKERS: Final = ("abort", "abort.bak", "checkpoint", "lock")
+_MARKERS: Final = ("abort", "abort.bak", "checkpoint", "lock", "queuelist.json")
 _PHASES: Final = {
     "commitlog": 3,
     "quarantine": 3,
@@ -178,7 +178,7 @@ class Inspection:
     """All about one store. `done`: the recovery has been carried out, else it was rehearsed.
 
     `report` is None when a start refuses; then `refusals` say why, and the rest is what can be told anyway. `owner`
-    is the id of the process that has the store open.
+    is the id of the process that has the store open. `queues_made` have no folder yet.
     """
 
     root: str
@@ -193,6 +193,7 @@ class Inspection:
     report: RecoveryReport | None = None
     changes: tuple[FileChange, ...] = ()
     queue_changes: tuple[QueueChange, ...] = ()
+    queues_made: tuple[str, ...] = ()
     offset_changes: tuple[OffsetChange, ...] = ()
     index: IndexCounts = attrs.field(factory=IndexCounts)
     index_files: tuple[IndexGlimpse, ...] = ()
@@ -237,7 +238,10 @@ class Inspection:
                 "load": self._load(),
                 "tails": None if report is None else {"queues": report.queues},
                 "log": None if report is None else self._log(report),
-                "queues": {"changed": _dicts(self.queue_changes)},
+                "queues": {
+                    "changed": _dicts(self.queue_changes),
+                    "made": list(self.queues_made),
+                },
                 "metadata": {"offsets_set_back": _dicts(self.offset_changes)},
                 "activation": {"starts": not self.refusals},
             },
