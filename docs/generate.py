@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from trio_mq import errors
-from trio_mq.cli import app, recover, tree
+from trio_mq.cli import app, recover, store, tree
 from trio_mq.config.known import OBSOLETE, REFUSED, KnownKey, apache_keys
 from trio_mq.config.settings import SettingInfo, catalogue
 
@@ -210,6 +210,12 @@ def exit_codes_page() -> list[str]:
         "lock each time; these are no change.",
         "",
         *table(("code", "with `--dry-run`", "without"), RECOVER_CODES),
+        "",
+        "## trio-mq store ls, cat, verify, export",
+        "",
+        "`store import` has the codes of the first table: 1 for bad lines, 21 for a store that is open.",
+        "",
+        *table(("code", "meaning"), STORE_CODES),
     ]
 
 
@@ -237,6 +243,17 @@ RECOVER_CODES: Final = (
         "The same.",
     ),
     (str(recover.OURS), "A mistake of ours; the traceback is on stderr.", "The same."),
+)
+
+
+STORE_CODES: Final = (
+    ("0", "Done; of `verify`: the store is sound."),
+    (
+        str(store.FINDINGS),
+        "`verify`: something is wrong. `cat`, `export`: nothing is there that was asked for.",
+    ),
+    (str(store.UNREADABLE), "No store, or not readable; the path and the reason are told."),
+    (str(store.USAGE), "A wrong option."),
 )
 
 

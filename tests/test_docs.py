@@ -238,6 +238,9 @@ OTHER_NAMES = {
     "totalSize", "bodyCRC", "physicalOffset", "storeHost",
     # fields of state files
     "dataVersion", "forbiddenTable",
+    # fields of message lines
+    "logOffset", "messageId", "bornHost", "reconsumeTimes", "preparedTransactionOffset",
+    "propertiesBase64", "bodyBase64", "bodyText", "bodyHex", "bodyDecompressed", "bodyProblem",
     # settings of Apache's broker and clients
     "enabledAppendPropCRC", "pollNameServerInterval",
 }  # fmt: skip
