@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import attrs
-
 from tests.recovery.stores import World
-from trio_mq.config import Settings
+from trio_mq.config import Settings, StoreSettings
 from trio_mq.offline import Rehearsal, Wanted, recover_offline, rehearse
 from trio_mq.recovery.inspection import Inspection, StateFinding
 
+#: Sizes that are given where no file of a damaged store tells them.
+GIVEN = dict.fromkeys(
+    (
+        "mappedFileSizeConsumeQueue",
+        "mapperFileSizeBatchConsumeQueue",
+        "maxHashSlotNum",
+        "maxIndexNum",
+    ),
+    "test",
+)
 
-def wanted(world: World, **more: object) -> Wanted:
-    """A store with the settings of a test; sizes come from the files."""
-    store = attrs.evolve(world.settings)
-    return Wanted(world.root, Settings(store=store), **more)
+
+def wanted(world: World, *, given: bool = False, **more: object) -> Wanted:
+    """A store whose sizes come from its files, but with `given` from the settings of the test."""
+    settings = Settings(
+        store=world.settings if given else StoreSettings(), origins=GIVEN if given else {}
+    )
+    return Wanted(world.root, settings, **more)
 
 
 async def inspect(world: World, **more: object) -> Inspection:

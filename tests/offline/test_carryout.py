@@ -25,7 +25,7 @@ from .test_rehearsal import (
 async def test_a_crashed_store_is_closed_well_afterwards(world: World):
     await world.filled(100, kill=True)
     world.disk.remove_tree(world.path("consumequeue"))
-    found = await carry_out(world)
+    found = await carry_out(world, given=True)
     assert (found.done, found.verdict) == (True, Verdict.CHANGES)
     assert not world.disk.exists(world.path("abort"))
     assert "recovered, something was put right (exit code 1)" in next(lines(found))
@@ -40,8 +40,8 @@ async def test_a_crashed_store_is_closed_well_afterwards(world: World):
 @pytest.mark.parametrize("damage", [d for d in DAMAGES if d is not bad_tables])
 async def test_it_does_what_was_rehearsed(world: World, damage: Damage):
     damage(world, await world.filled(100, kill=True))
-    rehearsed = await inspect(world)
-    found = await carry_out(world)
+    rehearsed = await inspect(world, given=True)
+    found = await carry_out(world, given=True)
     assert found.verdict is rehearsed.verdict
     assert found.report.log_end == rehearsed.report.log_end
     assert found.report.cut_bytes == rehearsed.report.cut_bytes
@@ -53,6 +53,20 @@ async def test_it_does_what_was_rehearsed(world: World, damage: Damage):
     stays = damage in (no_middle, flipped, zeroed_middle) and again.is_damaged
     assert again.verdict is (Verdict.CHANGES if stays else Verdict.SOUND), list(lines(again))
     assert damage is not no_checkpoint or again.report.clean
+
+
+async def test_new_files_of_a_guessed_size_are_not_made(world: World):
+    """A broker with other settings would refuse them."""
+    await world.filled(100, kill=True)
+    world.disk.remove_tree(world.path("consumequeue"))
+    before = world.files()
+    found = await carry_out(world)
+    assert world.files() == before
+    assert (found.done, found.verdict) == (False, Verdict.REFUSED)
+    assert "--set mappedFileSizeConsumeQueue=" in found.refusals[0]
+    rehearsed = await inspect(world)
+    assert rehearsed.verdict is Verdict.CHANGES
+    assert "no file tells what the broker's settings say" in "\n".join(lines(rehearsed))
 
 
 async def test_records_behind_the_cut_are_in_quarantine(world: World):

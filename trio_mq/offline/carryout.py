@@ -6,13 +6,14 @@ Called by ``trio-mq recover`` without ``--dry-run``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Final
 
 import attrs
 
 from trio_mq.clock import Clock
+from trio_mq.config import StoreSettings
 from trio_mq.errors import StoreError
 from trio_mq.offline.phases import recover_parts
 from trio_mq.offline.rehearsal import Rehearsal, rehearse
@@ -23,8 +24,24 @@ from trio_mq.recovery.inspection import Inspection
 from trio_mq.store.disk import Disk
 from trio_mq.store.store import Store, open_parts
 
+#: Who has this has not changed sizes, most likely.
+DEFAULT_LOG_BYTES: Final = StoreSettings().mapped_file_size_commit_log
 #: Nothing is stored by a recovery, so no record gets this address.
 _HOST: Final = Host("127.0.0.1", 10911)
+
+
+def _guessed(found: Inspection) -> Iterator[str]:
+    """Why new files must not be made: their size is a guess, and the store is not of the usual sizes.
+
+    A broker with other settings would refuse the store afterwards.
+    """
+    if all(size.is_guess or size.value == DEFAULT_LOG_BYTES for size in found.sizes[:1]):
+        return
+    for size in found.guesses:
+        yield (
+            f"new files in {size.folder} would be made with {size.name} = {size.value}, which no file tells: give the "
+            f"broker's settings with --config FILE or --set {size.name}=..."
+        )
 
 
 async def recover_offline(
@@ -43,6 +60,7 @@ async def recover_offline(
         async with rehearse(disk, clock, wanted) as rehearsal:
             found = rehearsal.inspection
             await before(rehearsal)
+        found = attrs.evolve(found, refusals=(*found.refusals, *_guessed(found)))
         if found.refusals:
             return found
         choices = wanted.choices(settings)

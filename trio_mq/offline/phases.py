@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import attrs
+
 from trio_mq.broker.tables import load_tables
 from trio_mq.clock import Clock
 from trio_mq.offline.statefiles import Tables, save_mended
@@ -39,7 +41,9 @@ async def recover_parts(
         groups=tables.groups,
         offsets=tables.offsets,
     )
-    report = await recover(parts, choices)
+    topics, read = loaded.topics.table, loaded.offsets.table.read_queues()
+    expected = [(topic, queue_id) for topic, queue_id in read if topics.get(topic) is not None]
+    report = await recover(parts, attrs.evolve(choices, expected=expected))
     clamped = loaded.offsets.table.clamp_all(partial(_max_offset, parts.queues))
     if findings is not None:
         await save_mended(loaded, findings)

@@ -7,25 +7,46 @@ that store. Called by :mod:`trio_mq.offline.rehearsal`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from trio_mq.config import Settings
-from trio_mq.recovery.detect import Detected, detect, view_settings
+from trio_mq.recovery.detect import (
+    INDEX_FOLDER,
+    LOG_FOLDER,
+    Detected,
+    detect,
+    view_settings,
+)
 from trio_mq.recovery.inspection import Size
 from trio_mq.recovery.paths import Path
 from trio_mq.recovery.picture import Progress
 from trio_mq.recovery.recover import Choices
 from trio_mq.store.disk import Disk
+from trio_mq.store.queuetable import BATCH_FOLDER, SIMPLE_FOLDER
 
-#: Settings that a store's files show, by the name of the field: what is given explicitly wins.
+
+@attrs.frozen
+class Sized:
+    """A setting that a store's files show: its key, the field of :class:`Detected`, the folder of such files."""
+
+    key: str
+    detected: str
+    folder: str
+
+
+#: By the name of the field in the settings; what is given explicitly wins over what files show.
 SIZES: Final = {
-    "mapped_file_size_commit_log": "mappedFileSizeCommitLog",
-    "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
-    "mapped_file_size_batch_consume_queue": "mapperFileSizeBatchConsumeQueue",
-    "max_hash_slot_num": "maxHashSlotNum",
-    "max_index_num": "maxIndexNum",
+    "mapped_file_size_commit_log": Sized("mappedFileSizeCommitLog", "log_segment", LOG_FOLDER),
+    "mapped_file_size_consume_queue": Sized(
+        "mappedFileSizeConsumeQueue", "queue_file", SIMPLE_FOLDER
+    ),
+    "mapped_file_size_batch_consume_queue": Sized(
+        "mapperFileSizeBatchConsumeQueue", "batch_queue_file", BATCH_FOLDER
+    ),
+    "max_hash_slot_num": Sized("maxHashSlotNum", "index_slots", INDEX_FOLDER),
+    "max_index_num": Sized("maxIndexNum", "index_entries", INDEX_FOLDER),
 }
 
 
@@ -45,28 +66,26 @@ class Wanted:
 
     def effective(self, detected: Detected) -> Settings:
         """The settings of a start of this store, with the sizes that it was written with."""
-        seen, given = view_settings(detected, self.root), self.settings
-        sizes = {
-            field: getattr(seen, field) for field, key in SIZES.items() if key not in given.origins
-        }
-        store = attrs.evolve(
-            given.store, path=self.root, commit_log_path=seen.commit_log_path, **sizes
-        )
-        return attrs.evolve(given, store=store)
+        changes: dict[str, Any] = {field: size.value for field, size in self._sizes(detected)}
+        changes["path"] = self.root
+        changes["commit_log_path"] = view_settings(detected, self.root).commit_log_path
+        return attrs.evolve(self.settings, store=attrs.evolve(self.settings.store, **changes))
 
-    def sizes(self, detected: Detected) -> Iterator[Size]:
+    def sizes(self, detected: Detected) -> list[Size]:
         """The sizes that are worked with, and how each is known."""
-        store, seen = self.effective(detected).store, detected
-        how = {
-            "mapped_file_size_commit_log": seen.log_segment.how,
-            "mapped_file_size_consume_queue": seen.queue_file.how,
-            "mapped_file_size_batch_consume_queue": seen.batch_queue_file.how,
-            "max_hash_slot_num": seen.index_slots.how,
-            "max_index_num": seen.index_entries.how,
-        }
-        for field, key in SIZES.items():
-            given = self.settings.origins.get(key)
-            yield Size(key, getattr(store, field), f"given by {given}" if given else how[field])
+        return [size for _, size in self._sizes(detected)]
+
+    def _sizes(self, detected: Detected) -> Iterator[tuple[str, Size]]:
+        """By field of the settings: what is given, else what files show, else the default."""
+        for field, sized in SIZES.items():
+            seen, value = getattr(detected, sized.detected), getattr(self.settings.store, field)
+            given = self.settings.origins.get(sized.key)
+            if given is not None:
+                yield field, Size(sized.key, value, f"given by {given}", sized.folder)
+            elif seen.found:
+                yield field, Size(sized.key, seen.value, seen.how, sized.folder)
+            else:
+                yield field, Size(sized.key, value, seen.how, sized.folder, is_guess=True)
 
     def choices(self, settings: Settings) -> Choices:
         """How to recover."""

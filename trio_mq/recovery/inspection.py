@@ -138,11 +138,13 @@ class OffsetChange:
 
 @attrs.frozen
 class Size:
-    """A size that files were made with, and how it is known."""
+    """A size that the files of a folder were made with, by its setting, and how it is known."""
 
     name: str
     value: int
     how: str
+    folder: str
+    is_guess: bool = False
 
 
 @attrs.frozen
@@ -201,6 +203,12 @@ class Inspection:
     unreadable: tuple[QueueGlimpse, ...] = ()
     apache: ApacheView | None = None
     differences: tuple[Difference, ...] = ()
+
+    @property
+    def guesses(self) -> list[Size]:
+        """Sizes that nothing tells, and that a start would make new files with."""
+        made = {c.path.partition("/")[0] for c in self.changes if c.kind is Kind.CREATED}
+        return [size for size in self.sizes if size.is_guess and size.folder in made]
 
     @property
     def is_damaged(self) -> bool:

@@ -92,7 +92,13 @@ def _load(found: Inspection) -> Iterator[str]:
         ]
         yield from _some(spans, more=picture.more_damaged)
     for size in found.sizes:
-        yield f"{size.name} is {size.value} ({size.how})"
+        if not size.is_guess:
+            yield f"{size.name} is {size.value} ({size.how})"
+    for size in found.guesses:
+        yield (
+            f"new files in {size.folder} are made with {size.name} = {size.value}: no file tells what the broker's "
+            f"settings say, so give them with --config or --set"
+        )
     yield from _state_files(found)
     yield from _some([_file(change) for change in found.changes if change.phase == 1])
     yield from found.notes
