@@ -380,7 +380,14 @@ async def _recovered(
         offsets=ConsumerOffsets(settings.broker, clock),
         damages=damages,
     )
-    report = await recover(parts, attrs.evolve(Choices.of(parts.settings), progress=progress.tell))
+    choices = attrs.evolve(
+        Choices.of(parts.settings),
+        progress=progress.tell,
+        expected=[
+            (t, q) for t, q in tables.offsets.table.read_queues() if topics.get(t) is not None
+        ],
+    )
+    report = await recover(parts, choices)
     return parts, tables, report
 
 

@@ -34,6 +34,15 @@ def test_commit_and_query():
     assert offsets.of("H", "T") == {}
 
 
+def test_queues_that_were_read_had_messages():
+    offsets = make()
+    offsets.commit("G", "T", 0, 5)
+    offsets.commit("H", "T", 0, 6)
+    offsets.commit("G", "U", 3, 1)
+    offsets.commit("G", "V", 0, 0)
+    assert offsets.read_queues() == {("T", 0), ("U", 3)}
+
+
 def test_a_commit_may_go_back_and_is_reported(caplog):
     offsets = make()
     offsets.commit("G", "T", 0, 5)

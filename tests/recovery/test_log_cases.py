@@ -292,7 +292,7 @@ async def test_c019_each_try_keeps_what_the_last_one_did(autojump_clock, caplog,
     caplog.set_level(logging.INFO, "trio_mq.recovery")
     for _ in range(2):
         parts = world.open_parts()
-        with trio.move_on_after(20) as scope:
+        with trio.move_on_after(24) as scope:
             await recover(parts)
         parts.release()
         assert scope.cancelled_caught

@@ -47,6 +47,7 @@ async def test_c007_a_queue_that_lacks_entries_while_others_have_newer_ones(worl
         world.path("checkpoint"), pack_checkpoint(evolve(world.checkpoint(), rest=bytes(4056)))
     )
     world.cut_entries("T", 0, 10, 71)
+    world.disk.remove(world.path("queuelist.json"))  # peers leave no list
     world.crash()
     async with world.life() as store:
         assert all_offsets(store) == offsets + more

@@ -109,6 +109,17 @@ class ConsumerOffsets:
         """Stored offsets of a group in a topic, by queue."""
         return self._committed.get(f"{topic}@{group}", {})
 
+    def read_queues(self) -> set[tuple[str, int]]:
+        """Topic and queue id of each queue that a group has read something from: such a queue had messages."""
+        found: set[tuple[str, int]] = set()
+        for key, table in self._committed.items():
+            parts = split_key(key)
+            if parts is not None:
+                found.update(
+                    (parts[0], queue_id) for queue_id, offset in table.items() if offset > 0
+                )
+        return found
+
     def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Remember where the next pull of a group will be, for statistics."""
         self._pulled.setdefault(f"{topic}@{group}", {})[queue_id] = offset

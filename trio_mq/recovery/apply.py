@@ -18,9 +18,9 @@ import attrs
 from trio_mq.errors import StoreDamaged
 from trio_mq.protocol.layout import BATCH_QUEUE_ENTRY, BATCH_QUEUE_ENTRY_SIZE, BLANK_HEADER_SIZE
 from trio_mq.protocol.record import MAGIC_BLANK
+from trio_mq.recovery.lanes import Lane
 from trio_mq.recovery.plan import EndPlan
 from trio_mq.recovery.quarantine import Behind, Kept, Quarantine, measure
-from trio_mq.recovery.lanes import Lane
 from trio_mq.recovery.scan import QueueTail, last_record, position_of
 from trio_mq.store.checkpoint import Marks, with_marks
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue

@@ -6,13 +6,9 @@ Made by :mod:`trio_mq.recovery.replay` for each queue that a record of the log b
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from trio_mq.store.dispatch import Dispatcher
 from trio_mq.store.queues import BaseQueue
-
-if TYPE_CHECKING:
-    from trio_mq.recovery.bulk import BulkReplay
 
 #: Entries of a queue that are read at once to be compared.
 BLOCK_ENTRIES: Final = 100
@@ -61,14 +57,3 @@ class Lane:
 
 
 LaneOf = Callable[[str, int], Lane | None]
-
-
-def bulk_replay(
-    dispatcher: Dispatcher, lane_of: LaneOf, *, trusted: bool, index_enabled: bool
-) -> BulkReplay | None:
-    """The way to take over many records at once; None without numpy."""
-    try:
-        from trio_mq.recovery.bulk import BulkReplay
-    except ImportError:
-        return None
-    return BulkReplay(dispatcher, lane_of, trusted=trusted, index_enabled=index_enabled)

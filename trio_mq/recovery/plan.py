@@ -27,7 +27,8 @@ class Found:
     `safe_offset`: every record before has its queue entries and keys on the disk; 0 when nobody says so.
     `replay_from`: where a replay began that did not end. `last_indexed`: log offset of the furthest record that a
     queue knows, when the log has it; else None.
-    `first_records` has what each segment begins with; empty when a clean stop makes that needless.
+    `first_records` has what each segment begins with; empty when a clean stop makes that needless. `lost_queue` names a
+    queue whose files are gone, if one is.
     """
 
     clean: bool
@@ -40,6 +41,7 @@ class Found:
     last_indexed: int | None = None
     first_records: Mapping[int, Verdict] = attrs.field(factory=dict)
     index: IndexState | None = None
+    lost_queue: str | None = None
 
     @property
     def dispatched_to(self) -> int:
@@ -85,6 +87,8 @@ def plan_start(found: Found) -> StartPlan:
     holes = [tail.indexed_to for tail in found.tails if tail.hole]
     if holes and min(holes) < begin:
         begin, why = containing(found.segments, min(holes)), "a queue has a hole"
+    if found.lost_queue is not None and found.dispatched_to >= 0:
+        begin, why = found.segments[0], f"queue {found.lost_queue} has lost its files"
     index_from = _index_from(found)
     if index_from is not None and index_from < begin:
         begin, why = index_from, "the index is whole up to there"

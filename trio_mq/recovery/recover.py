@@ -14,10 +14,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 import trio
@@ -28,6 +28,7 @@ from trio_mq.protocol.verdict import Whole
 from trio_mq.recovery import apply, plan
 from trio_mq.recovery.paths import Path
 from trio_mq.recovery.plan import EndPlan, Found, StartPlan
+from trio_mq.recovery.queuework import QUEUES_AT_ONCE, LogSegments, Look, for_each_queue
 from trio_mq.recovery.replay import Gap, Replay
 from trio_mq.recovery.report import RecoveryReport
 from trio_mq.recovery.scan import (
@@ -42,12 +43,13 @@ from trio_mq.recovery.scan import (
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.checkpoint import Marks, read_marks
 from trio_mq.store.queues import BaseQueue
+from trio_mq.store.roster import QueueKey
 from trio_mq.store.store import StoreParts
+
+T = TypeVar("T")
 
 log = logging.getLogger("trio_mq.recovery")
 
-#: Queues that are looked at in one call to a worker thread, so that a stop is noticed soon.
-QUEUES_AT_ONCE: Final = 64
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -57,7 +59,8 @@ class Choices:
 
     `assume_clean` overrules what the files say about the last exit. Without `fill_index` keys are not inserted, for
     a rehearsal, which shall tell what a start does and not do it. `progress` is told phase, offset, and the end as
-    far as it is known, both in bytes of the log.
+    far as it is known, both in bytes of the log. `expected` are queues that should have files, as far as others know;
+    it counts for a store without a list of its own queues, as peers leave it.
     """
 
     path: Path = Path.BATCH
@@ -66,6 +69,7 @@ class Choices:
     fill_index: bool = True
     assume_clean: bool | None = None
     progress: Callable[[str, int, int], None] | None = None
+    expected: Collection[QueueKey] = ()
 
     @classmethod
     def of(cls, settings: StoreSettings) -> Choices:
@@ -128,6 +132,7 @@ class _Recovery:
         self._index_enabled = choices.index_enabled
         self._check_crc = parts.settings.check_crc_on_recover
         self._tails: dict[BaseQueue, QueueTail] = {}
+        self._lost: list[str] = []
         self._found = Found(True, parts.checkpoint.value, (), 1)
         self._end: EndPlan | None = None
         self._replay: Replay | None = None
@@ -136,17 +141,15 @@ class _Recovery:
     async def _run(self, call: Callable[[], object]) -> None:
         await self._parts.disk.run(call)
 
-    async def _for_each_queue(self, look: Callable[[BaseQueue], None]) -> None:
-        """Call `look` for all queues in a worker thread, some at a time."""
-        queues = list(self._parts.queues)
-        for begin in range(0, len(queues), QUEUES_AT_ONCE):
-            some = queues[begin : begin + QUEUES_AT_ONCE]
-
-            def call(some: list[BaseQueue] = some) -> None:
-                for queue in some:
-                    look(queue)
-
-            await self._run(call)
+    async def _for_each_queue(self, queues: Sequence[BaseQueue], look: Look[T]) -> list[T]:
+        parts = self._parts
+        return await for_each_queue(
+            parts.disk,
+            queues,
+            parts.log.segments,
+            look,
+            concurrently=self._choices.concurrently,
+        )
 
     # -- phase 1: load ---------------------------------------------------------------------------------------
 
@@ -163,6 +166,7 @@ class _Recovery:
             report.notes += await parts.disk.run(
                 partial(apply.load_queues, parts.queues, some, mend=crashed)
             )
+        await self._run(parts.queues.roster.load)
         report.notes += await parts.disk.run(parts.index.load)
         if crashed:
             parts.index.doubt()
@@ -187,16 +191,35 @@ class _Recovery:
         """Find the end of every queue, and gather what else a plan needs."""
         thorough = not self._report.clean
 
-        def look(queue: BaseQueue) -> None:
-            tail = self._tails[queue] = scan_queue(queue, self._parts.log, thorough=thorough)
+        def look(queue: BaseQueue, log_files: LogSegments) -> QueueTail:
+            tail = scan_queue(queue, log_files, thorough=thorough)
             apply.open_queue(queue, tail)
+            return tail
 
-        await self._for_each_queue(look)
+        queues = list(self._parts.queues)
+        self._tails = dict(zip(queues, await self._for_each_queue(queues, look), strict=True))
+        self._look_for_lost()
         holed = [queue for queue, tail in self._tails.items() if tail.hole]
         if holed and self._report.clean:
             self._report.clean = False
             self._report.why_careful = f"queue {holed[0].topic}/{holed[0].queue_id} has a hole"
         self._found = await self._parts.disk.run(self._gather)
+
+    def _look_for_lost(self) -> None:
+        """Compare what the queues' files hold with what they surely held once; what they lack is a hole."""
+        parts = self._parts
+        listed = parts.queues.roster.listed
+        reached = dict.fromkeys(self._choices.expected, 0) if listed is None else listed
+        for (topic, queue_id), max_offset in reached.items():
+            queue = parts.queues.get(topic, queue_id)
+            if queue is None or queue.files.segments.empty:
+                self._lost.append(f"{topic}/{queue_id}")
+            elif self._tails[queue].max_offset < max_offset:
+                self._tails[queue] = attrs.evolve(self._tails[queue], hole=True)
+        if self._lost and not parts.log.segments.empty:
+            self._report.notes.append(
+                f"{len(self._lost)} queues have lost their files, {self._lost[0]} for one: they are made again"
+            )
 
     def _gather(self) -> Found:
         """What a plan needs. Blocking."""
@@ -222,6 +245,7 @@ class _Recovery:
             last_indexed=last,
             first_records=first_records,
             index=index,
+            lost_queue=self._lost[0] if self._lost else None,
         )
 
     def _last_indexed(self) -> int | None:
@@ -372,13 +396,19 @@ class _Recovery:
         if not self._found.segments:
             return
 
-        def cut(queue: BaseQueue) -> None:
+        def cut(queue: BaseQueue, _log: LogSegments) -> str | None:
             if queue.indexed_to > log_end:
-                notes.append(apply.cut_queue(queue, log_end))
-            elif not self._report.clean and queue in self._tails:
-                apply.tidy_queue(queue, self._tails[queue])
+                return apply.cut_queue(queue, log_end)
+            apply.tidy_queue(queue, self._tails[queue])
+            return None
 
-        await self._for_each_queue(cut)
+        careful = not self._report.clean
+        queues = [
+            queue
+            for queue in self._parts.queues
+            if queue.indexed_to > log_end or (careful and queue in self._tails)
+        ]
+        notes += filter(None, await self._for_each_queue(queues, cut))
 
     # -- phase 5: metadata -----------------------------------------------------------------------------------
 
@@ -392,10 +422,17 @@ class _Recovery:
             await self._run(partial(apply.sync_all, parts, lanes, begin, report.log_end))
             marks = Marks(walk.records_end if walk else report.log_end)
             await self._run(partial(apply.mark, parts, newest_ms, report.log_end, marks))
+        reached = parts.queues.reached()
+        if reached != parts.queues.roster.listed:
+            await self._run(partial(parts.queues.roster.save, reached))
         parts.log.open_at(report.log_end)
         parts.log.newest_ms = newest_ms or parts.checkpoint.value.physic_timestamp_ms
         log_start = None if parts.log.segments.empty else parts.log.start
-        await self._for_each_queue(partial(apply.settle_queue, log_start=log_start))
+
+        def settle(queue: BaseQueue, _log: LogSegments) -> None:
+            apply.settle_queue(queue, log_start)
+
+        await self._for_each_queue(list(parts.queues), settle)
         if log_start is not None:
             parts.index.expire(log_start)
         report.log_start = parts.log.start

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -25,12 +25,15 @@ from trio_mq.protocol.layout import (
     QUEUE_ENTRY_SIZE,
 )
 from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
-from trio_mq.recovery.lanes import Lane, bulk_replay
+from trio_mq.recovery.lanes import Lane, LaneOf
 from trio_mq.recovery.lots import Lot
 from trio_mq.recovery.scan import leads_to_record, position_of
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.dispatch import Dispatcher, Stored
 from trio_mq.store.store import StoreParts
+
+if TYPE_CHECKING:
+    from trio_mq.recovery.bulk import BulkReplay
 
 log = logging.getLogger("trio_mq.recovery.replay")
 
@@ -302,3 +305,14 @@ class Replay:
     def _note(self, text: str) -> None:
         if len(self.notes) < _NOTES:
             self.notes.append(text)
+
+
+def bulk_replay(
+    dispatcher: Dispatcher, lane_of: LaneOf, *, trusted: bool, index_enabled: bool
+) -> BulkReplay | None:
+    """The way to take over many records at once; None without numpy."""
+    try:
+        from trio_mq.recovery.bulk import BulkReplay
+    except ImportError:
+        return None
+    return BulkReplay(dispatcher, lane_of, trusted=trusted, index_enabled=index_enabled)

@@ -8,7 +8,7 @@ Sources: Apache ConsumeQueue.recover, BatchConsumeQueue.recover, IndexService.lo
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 
@@ -27,7 +27,6 @@ from trio_mq.recovery.iterators import verdict_at
 from trio_mq.recovery.survey import next_whole
 from trio_mq.store.index import KeyIndex
 from trio_mq.store.indexfile import IndexFile
-from trio_mq.store.log import CommitLog
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.segments import Segments
 
@@ -41,6 +40,15 @@ HEAD_ENTRIES: Final = 256
 BEHIND_ENTRIES: Final = 200
 #: Entries of an index file that are compared with the log, to tell whether the two belong together.
 INDEX_SAMPLES: Final = 4
+
+
+class LogFiles(Protocol):
+    """What is needed of a commit log."""
+
+    @property
+    def segments(self) -> Segments:
+        """Its files."""
+        ...
 
 
 # -- queues --------------------------------------------------------------------------------------------------
@@ -62,7 +70,7 @@ class QueueTail:
     hole: bool = False
 
 
-def scan_queue(queue: BaseQueue, log: CommitLog, *, thorough: bool) -> QueueTail:
+def scan_queue(queue: BaseQueue, log: LogFiles, *, thorough: bool) -> QueueTail:
     """The valid entries of one queue.
 
     After a clean stop the end is found by bisection in the last file that has entries; `thorough`, or when
@@ -190,7 +198,7 @@ def _is_zero(data: bytes) -> bool:
     return data == bytes(len(data))
 
 
-def _led_end(queue: BaseQueue, log: CommitLog, end: int) -> int:
+def _led_end(queue: BaseQueue, log: LogFiles, end: int) -> int:
     """The end of a queue when entries that lead nowhere are left out at its end.
 
     A power cut may leave entries of records that the log has lost, or parts of an entry that look valid.
@@ -210,7 +218,7 @@ def _led_end(queue: BaseQueue, log: CommitLog, end: int) -> int:
     return start + low * entry_bytes
 
 
-def leads_to_record(queue: BaseQueue, log: CommitLog, position: int) -> bool:
+def leads_to_record(queue: BaseQueue, log: LogFiles, position: int) -> bool:
     """Whether the entry at a position leads to a record of its queue, or to one that is gone with its file.
 
     Offsets may be shifted, as Apache does behind a hole; but entries ascend in the log.
@@ -277,7 +285,7 @@ def position_of(queue: BaseQueue, log_offset: int) -> int:
 # -- the log -------------------------------------------------------------------------------------------------
 
 
-def record_at(log: CommitLog, offset: int, *, check_crc: bool) -> Verdict:
+def record_at(log: LogFiles, offset: int, *, check_crc: bool) -> Verdict:
     """What lies at an offset of the log, reading no more than a record there claims."""
     segments = log.segments
     if not segments.has(offset):
@@ -286,7 +294,7 @@ def record_at(log: CommitLog, offset: int, *, check_crc: bool) -> Verdict:
     return verdict_at(segments.read, offset, end, check_crc=check_crc)
 
 
-def next_record(log: CommitLog, offset: int) -> int | None:
+def next_record(log: LogFiles, offset: int) -> int | None:
     """The first whole record behind an offset of the log, found by its magic and its own offset; None without one."""
     segments = log.segments
     for start in segments.starts:
@@ -343,7 +351,7 @@ class IndexState:
         return self.spans[-1].end_offset if self.spans else -1
 
 
-def scan_index(index: KeyIndex, log: CommitLog, *, clean: bool) -> IndexState:
+def scan_index(index: KeyIndex, log: LogFiles, *, clean: bool) -> IndexState:
     """Look at the loaded index files, and at the names of those that could not be used.
 
     After a crash the end of a file may be anything; how far it counts is decided by the checkpoint.
@@ -370,7 +378,7 @@ def _ends_well(index_file: IndexFile) -> bool:
     return count <= 1 or index_file.entry(count - 1)[1] == index_file.header.end_log_offset
 
 
-def _fits(index_file: IndexFile, log: CommitLog) -> bool:
+def _fits(index_file: IndexFile, log: LogFiles) -> bool:
     """Whether some entries of an index file belong to records of this log; True when none of them can be there."""
     first = index_file.count_before(log.segments.start)
     last = index_file.count_before(log.segments.end)

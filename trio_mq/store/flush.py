@@ -12,6 +12,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import attrs
@@ -78,7 +79,8 @@ class Flusher:
         self._spare_from_s = -1e9
         #: Log offsets before which queues and index are durable; -1 until a sync has told.
         self._queues_to = self._index_to = -1
-        self._thorough_wanted = False
+        #: Log offset up to which they are wanted to be, soon.
+        self._wanted_to = -1
         #: Store time of the newest record that is written, ms.
         self.newest_ms = 0
         #: Called after the durable end moved.
@@ -112,8 +114,8 @@ class Flusher:
         return f"{self.times.stage} took {1000 * self.times.last_s:.0f} ms the last time"
 
     def thorough_soon(self) -> None:
-        """Sync all queues and the index in the next round: after a crash nothing before that is looked at again."""
-        self._thorough_wanted = True
+        """Sync all queues and the index soon: after a crash no record from before is dispatched again."""
+        self._wanted_to = self._dispatcher.dispatched
 
     # -- the log ---------------------------------------------------------------------------------------------
 
@@ -211,7 +213,8 @@ class Flusher:
             await trio.sleep(self._settings.flush_interval_consume_queue_ms / 1000)
             await self._prepare_spare()
             now_s = trio.current_time()
-            wanted, self._thorough_wanted = self._thorough_wanted, False
+            # The keys may not be in the index yet; then the next round is wanted, too.
+            wanted = min(self._queues_to, self._index_to) < self._wanted_to
             thorough = wanted or now_s - queues_s >= QUEUES_SYNC_S
             with_index = wanted or now_s - index_s >= INDEX_SYNC_S
             await self.sync_derived(thorough=thorough, with_index=with_index)
@@ -262,12 +265,27 @@ class Flusher:
                 raise
         for files, written in synced:
             files.synced = max(files.synced, written)
+        await self._list_queues()
         if complete:
             self._queues_to = dispatched
         if with_index:
             self._index_to = indexed_to if dispatcher.index_enabled else dispatched
         self._note_durable(newest_ms if complete else 0, index_ms if with_index else None)
         await self._save_checkpoint()
+
+    async def _list_queues(self) -> None:
+        """Note which queues there are, before the checkpoint counts on their files."""
+        due = self._queues.unlisted()
+        if due is None:
+            return
+        try:
+            await self._log.disk.run(partial(self._queues.roster.save, due))
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            log.warning(
+                "the list of queues cannot be written: %s; a lost one may go unnoticed", error
+            )
 
     def _note_durable(self, newest_ms: int, index_ms: int | None) -> None:
         """Put into the checkpoint how far log, queues and index are durable; nothing there may run ahead of them."""

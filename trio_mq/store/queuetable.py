@@ -13,6 +13,7 @@ from trio_mq.protocol.layout import BATCH_QUEUE_ENTRY_SIZE, PRE_BLANK, QUEUE_ENT
 from trio_mq.store.disk import Disk
 from trio_mq.store.entries import EntryFiles
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue, ConsumeQueue
+from trio_mq.store.roster import QueueKey, QueueRoster
 from trio_mq.store.segments import FilePool, Segments
 
 #: Folders under the store's root.
@@ -47,6 +48,10 @@ class QueueTable:
         self._queues: dict[tuple[str, int], BaseQueue] = {}
         #: Queues with entries that are not in their files yet.
         self.dirty: set[BaseQueue] = set()
+        self.roster = QueueRoster(disk, root)
+        #: Queues that came or went so far, and at which count the list was last found to be right.
+        self._changes = 0
+        self._listed_changes = -1
 
     def __iter__(self) -> Iterator[BaseQueue]:
         return iter(list(self._queues.values()))
@@ -78,6 +83,7 @@ class QueueTable:
             files = EntryFiles(segments, QUEUE_ENTRY_SIZE, filler=PRE_BLANK)
             queue = ConsumeQueue(topic, queue_id, files)
         self._queues[topic, queue_id] = queue
+        self._changes += 1
         return queue
 
     def found(self) -> list[tuple[str, int, bool]]:
@@ -112,10 +118,31 @@ class QueueTable:
     def drop(self, queue: BaseQueue) -> None:
         """Forget one queue and remove its files. Records that are on their way to it get no entries any more."""
         del self._queues[queue.topic, queue.queue_id]
+        self._changes += 1
         self.dirty.discard(queue)
         queue.dropped = True
         queue.files.segments.drop_all()
         self.disk.remove_tree(queue.files.segments.directory)
+
+    def unlisted(self) -> dict[QueueKey, int] | None:
+        """The list of queues that is due for :attr:`roster`, since some came or went; None when it is as it was."""
+        if self._changes == self._listed_changes:
+            return None
+        listed = self.roster.listed or {}
+        names = {key: 0 for key, queue in self._queues.items() if not queue.files.segments.empty}
+        if len(names) == len(self._queues):
+            self._listed_changes = self._changes  # else one gets its files soon
+        if names.keys() == listed.keys():
+            return None
+        return {key: listed.get(key, 0) for key in names}
+
+    def reached(self) -> dict[QueueKey, int]:
+        """The list of queues with their ends, for :attr:`roster`; all entries have to be durable."""
+        return {
+            key: queue.max_offset
+            for key, queue in self._queues.items()
+            if not queue.files.segments.empty
+        }
 
     def write_tails(self) -> None:
         """Write all entries in memory to their files.

@@ -14,7 +14,8 @@ import logging
 import resource
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TypeVar
 
@@ -28,6 +29,8 @@ log = logging.getLogger("trio_mq.store.segments")
 NAME_DIGITS = 20
 #: Open files of one pool, whatever the process may have: files are opened when they are used.
 LEAST_FILES, MOST_FILES = 64, 4096
+#: Open files of one row that a thread has for itself.
+LENT_FILES = 4
 #: Bytes that are made zeros in one go.
 CLEAR_BYTES = 1024 * 1024
 
@@ -231,6 +234,28 @@ class Segments:
     def close(self) -> None:
         """Close the open files."""
         self._pool.close()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Open files of its own for the length of a block, in whatever thread; nobody else uses the row meanwhile."""
+        shared, self._pool = self._pool, FilePool(self.disk, LENT_FILES)
+        try:
+            yield
+        finally:
+            self._pool.close()
+            self._pool = shared
+
+    @contextmanager
+    def read_apart(self) -> Iterator[Segments]:
+        """The same files, opened anew, for one thread of several that read at the same time."""
+        twin = Segments(
+            self.disk, FilePool(self.disk, LENT_FILES), self.directory, self.segment_bytes
+        )
+        twin._starts, twin._paths = self._starts, self._paths
+        try:
+            yield twin
+        finally:
+            twin.close()
 
     # -- the bytes -------------------------------------------------------------------------------------------
 

@@ -343,6 +343,7 @@ class Store:
             self.dispatcher.finish()
             await self.flusher.sync_derived()
             self.log.drop_spare()
+            await parts.disk.run(partial(parts.queues.roster.save, parts.queues.reached()))
             if self.refusal is None:
                 await parts.disk.run(partial(parts.abort.remove, parts.root))
                 return
