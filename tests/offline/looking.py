@@ -11,15 +11,13 @@ from trio_mq.offline import Rehearsal, Wanted, recover_offline, rehearse
 from trio_mq.recovery.inspection import Inspection, StateFinding
 
 #: Sizes that are given where no file of a damaged store tells them.
-GIVEN = dict.fromkeys(
-    (
-        "mappedFileSizeConsumeQueue",
-        "mapperFileSizeBatchConsumeQueue",
-        "maxHashSlotNum",
-        "maxIndexNum",
-    ),
-    "test",
+_KEYS = (
+    "mappedFileSizeConsumeQueue",
+    "mapperFileSizeBatchConsumeQueue",
+    "maxHashSlotNum",
+    "maxIndexNum",
 )
+GIVEN = dict.fromkeys(_KEYS, "test")
 
 
 def wanted(world: World, *, given: bool = False, **more: object) -> Wanted:

@@ -93,5 +93,11 @@ def _bar() -> Iterator[Bar]:
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as progress:
         yield Bar(progress)

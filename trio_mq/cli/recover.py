@@ -81,6 +81,7 @@ class _Asked:
     dry_run: bool
     json: bool
     records: bool
+    quiet: bool
     #: Where salvaged records go, and its path.
     salvage: TextIO | None
     salvage_path: str
@@ -99,7 +100,6 @@ class _Asked:
         from trio_mq.offline.salvage import open_target
         from trio_mq.recovery.paths import Path
 
-        told = stack.enter_context(progress.shown(quiet="--quiet" in values))
         salvage_path = options.last(values, "--salvage")
         return cls(
             root=root,
@@ -108,11 +108,11 @@ class _Asked:
                 settings=settings,
                 path=None if path is None else Path(path),
                 assume_clean=None if assumed is None else _ASSUMED[assumed],
-                progress=told,
             ),
             dry_run="--dry-run" in values,
             json="--json" in values,
             records="--records" in values,
+            quiet="--quiet" in values,
             salvage=None
             if salvage_path is None
             else stack.enter_context(open_target(salvage_path, root)),
@@ -126,7 +126,9 @@ def _run(asked: _Asked, stack: ExitStack) -> int:
     if asked.records:
         spool = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))  # noqa: SIM115
         asked.spool = cast("TextIO", spool)
-    with _quiet_logs(logging.CRITICAL + 1 if asked.dry_run else logging.ERROR):
+    level = logging.CRITICAL + 1 if asked.dry_run else logging.ERROR
+    with progress.shown(quiet=asked.quiet) as told, _quiet_logs(level):
+        asked.wanted = attrs.evolve(asked.wanted, progress=told)
         found = trio.run(_inspect, asked)
     return _tell(asked, found)
 
