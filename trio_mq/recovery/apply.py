@@ -101,13 +101,14 @@ def tidy_queue(queue: BaseQueue, tail: QueueTail) -> None:
         files.segments.sync_call(files.end, files.end + 1)()
 
 
-def settle_queue(queue: BaseQueue, log_start: int | None) -> None:
-    """Set next and minimum offset; a log without any file (None) holds nothing of the queue."""
-    queue.next_offset = queue.max_offset
-    if log_start is None:
-        queue.min_offset = queue.max_offset
-    else:
-        warmed(partial(queue.trim, log_start))
+def settle_queues(queues: Iterable[BaseQueue], log_start: int | None) -> None:
+    """Set next and minimum offsets; a log without any file (None) holds nothing of any queue."""
+    for queue in queues:
+        queue.next_offset = queue.max_offset
+        if log_start is None:
+            queue.min_offset = queue.max_offset
+        else:
+            warmed(partial(queue.trim, log_start))
 
 
 # -- the log -------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 #: Threads that look at queues at the same time: the work is reading, and little more.
 WORKERS: Final = min(8, 2 + (os.cpu_count() or 1))
+#: Child tasks at most: with more queues than this, each child takes some, since a thread costs more than a short queue.
+CHILDREN: Final = 1000
 #: Queues that are looked at in one call to a worker thread when they go in turn, so that a stop is noticed soon.
 QUEUES_AT_ONCE: Final = 64
 
@@ -51,21 +53,23 @@ async def for_each_queue(
     """What `look` gives for each queue. An OSError or StoreError of one gets out with the path of its queue."""
     if not concurrently:
         return await _in_turn(disk, queues, log, look)
-    results: dict[int, T] = {}
     workers = trio.CapacityLimiter(WORKERS)
+    share = 1 + len(queues) // CHILDREN
+    shares = [queues[begin : begin + share] for begin in range(0, len(queues), share)]
+    results: list[list[T]] = [[] for _ in shares]
 
-    async def child(number: int, queue: BaseQueue) -> None:
+    async def child(number: int) -> None:
         async with workers:
-            results[number] = await disk.run(partial(_apart, queue, log, look))
+            results[number] = await disk.run(partial(_each_apart, shares[number], log, look))
 
-    # One child per queue. The first that fails ends the start, so it cancels its siblings: that is what a nursery does.
+    # The first child that fails ends the start, so it cancels its siblings: that is what a nursery does.
     try:
         async with trio.open_nursery() as nursery:
-            for number, queue in enumerate(queues):
-                nursery.start_soon(child, number, queue)
+            for number in range(len(shares)):
+                nursery.start_soon(child, number)
     except BaseExceptionGroup as group:
         raise _first(group) from None
-    return [results[number] for number in range(len(queues))]
+    return [result for some in results for result in some]
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -428,11 +428,10 @@ class _Recovery:
         parts.log.open_at(report.log_end)
         parts.log.newest_ms = newest_ms or parts.checkpoint.value.physic_timestamp_ms
         log_start = None if parts.log.segments.empty else parts.log.start
-
-        def settle(queue: BaseQueue, _log: LogSegments) -> None:
-            apply.settle_queue(queue, log_start)
-
-        await self._for_each_queue(list(parts.queues), settle)
+        queues = list(parts.queues)
+        for begin in range(0, len(queues), QUEUES_AT_ONCE):
+            some = queues[begin : begin + QUEUES_AT_ONCE]
+            await self._run(partial(apply.settle_queues, some, log_start))
         if log_start is not None:
             parts.index.expire(log_start)
         report.log_start = parts.log.start
