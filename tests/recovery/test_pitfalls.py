@@ -43,6 +43,18 @@ async def test_p1_the_record_right_behind_the_last_known_one_gets_its_entry(
         assert [store.queue("T", n).next_offset for n in range(3)] == [11, 10, 10]
 
 
+@pytest.mark.parametrize("crashed", [False, True])
+async def test_p2_one_lost_queue_folder_is_made_again(world: World, crashed: bool):
+    """The others say that everything is indexed; offsets are those of the records."""
+    offsets = await world.filled(120)
+    world.disk.remove_tree(world.path("consumequeue/T/1"))
+    if crashed:
+        world.crash()
+    async with world.life() as store:
+        assert all_offsets(store) == offsets
+        assert [store.queue("T", n).next_offset for n in range(3)] == [40, 40, 40]
+
+
 @pytest.mark.parametrize("apache", [False, True])
 async def test_p3_checkpoint_times_run_ahead_of_the_entries_over_a_roll(world: World, apache: bool):
     """C026: a segment was rolled within the last minute, and entries before the roll never reached the disk."""

@@ -41,6 +41,7 @@ _ROWS: Final = (
     ("cleaning", "cleaning"),
     ("appends", "appendTimes"),
     ("syncs", "flushTimes"),
+    ("damaged records", "damagedRecords"),
     ("subscriptions", "subscriptionConflicts"),
     ("lost locks", "lostLocks"),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from struct import Struct
 
@@ -18,6 +18,7 @@ import attrs
 from trio_mq.config import StoreSettings
 from trio_mq.protocol.layout import PRE_BLANK_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_SIZE
 from trio_mq.store.log import CommitLog
+from trio_mq.store.oldrecords import OldRecords
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue, ConsumeQueue
 
 #: Bytes of queue entries looked at for one request, at least (Apache: maxFilterMessageSize).
@@ -78,6 +79,8 @@ class Reader:
 
     def __init__(self, log: CommitLog, settings: StoreSettings) -> None:
         self._log = log
+        #: What was there before us may have been damaged meanwhile.
+        self.old = OldRecords(log.end)
         self._in_memory_bytes = (
             physical_memory_bytes() * settings.access_message_in_memory_max_ratio // 100
         )
@@ -134,7 +137,9 @@ class Reader:
         ):
             return None
         data = log.read(total, begin)
-        if len(data) != total:
+        if len(data) != total or (
+            begin < self.old.before and not self.old.all_good(data, sizes, begin)
+        ):
             return None
         return Messages(
             Found.FOUND, offset + count, queue.min_offset, queue.max_offset, data, count
@@ -153,11 +158,14 @@ class Reader:
         removed = False
         next_offset, last_log_offset = offset, log_end
         wanted: list[tuple[int, int]] = []
+        numbers: list[tuple[int, int]] = []
         count = total = 0
         for queue_offset, messages, log_offset, size, tags_code in chain.from_iterable(
             _lots(queue, offset, scan_entries)
         ):
-            if size == PRE_BLANK_SIZE:
+            if size == PRE_BLANK_SIZE or size <= 0:
+                if size == 0:
+                    self.old.hole(queue, queue_offset)
                 continue
             if count:
                 bytes_limit, count_limit = (
@@ -179,16 +187,22 @@ class Reader:
             count += messages
             total += size
             wanted.append((log_offset, size))
+            numbers.append((queue_offset, messages))
         if next_offset == offset:
             # Only entries that fill holes: go on behind what was looked at.
             next_offset = min(offset + scan_entries, queue.max_offset)
+        data = self._records(wanted, total)
+        if wanted and wanted[0][0] < self.old.before:
+            kept = self.old.readable(data, wanted, queue, [number for number, _ in numbers])
+            if not all(kept):
+                data, count, removed = *_only(data, wanted, numbers, kept), True
         found = Found.MESSAGE_WAS_REMOVING if removed else Found.NO_MATCHED_MESSAGE
         return Messages(
             Found.FOUND if count else found,
             next_offset,
             queue.min_offset,
             queue.max_offset,
-            self._records(wanted, total),
+            data,
             count,
             last_log_offset < recent,
         )
@@ -276,6 +290,22 @@ class Reader:
         """Raw entries of a simple queue: (log offset, size, tags code) each."""
         data = queue.files.read(count * QUEUE_ENTRY_SIZE, offset * QUEUE_ENTRY_SIZE)
         return list(QUEUE_ENTRY.iter_unpack(data))
+
+
+def _only(
+    data: bytes,
+    places: Sequence[tuple[int, int]],
+    numbers: Sequence[tuple[int, int]],
+    kept: Sequence[bool],
+) -> tuple[bytes, int]:
+    """Those of the records in `data` that are kept, and how many messages that are."""
+    at, parts, count = 0, [], 0
+    for (_, size), (_, messages), keep in zip(places, numbers, kept, strict=True):
+        if keep:
+            parts.append(data[at : at + size])
+            count += messages
+        at += size
+    return b"".join(parts), count
 
 
 _structs: dict[int, Struct] = {}

@@ -145,6 +145,8 @@ class Runtime:
         }
         if store.refusal is not None:
             told["notWritable"] = store.refusal  # case C055
+        if store.reader.old.damaged:
+            told["damagedRecords"] = f"{store.reader.old.damaged} met, see the log"  # case C020
         conflicts = self._members.conflicts[:SHOWN]
         if conflicts:
             told["subscriptionConflicts"] = "; ".join(one.text() for one in conflicts)  # case C116
