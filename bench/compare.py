@@ -3,9 +3,12 @@
 In: ``--rounds``, ``--seconds``, ``--only``. Out: a table of both and their ratio on the terminal, and all figures as
 JSON below ``bench/results/``. ``just bench`` calls it.
 
-Both are driven by the same Java program (``bench/java/Load.java``, Apache's own client). Apache's broker runs with its
-usual JVM settings and takes load for 20 s before it is measured; the two then take turns, and the ratio of a row is
-the median over the pairs of turns, so that a machine that slows down hits both. Keep the machine quiet meanwhile.
+Both are driven by the same Java program (``bench/java/Load.java``, Apache's own client): one process of it for all
+rows and both sides, so that both meet an equally warm client. Apache's broker runs with its usual JVM settings. Before
+anything is measured, each side takes the load of each row until its rate no longer rises: on two cores, where broker,
+client and the compilers of both share the time, the first row needs half a minute. Then the two take turns, and the
+ratio of a row is the median over the pairs of turns, so that a machine that slows down hits both. Keep the machine
+quiet meanwhile.
 """
 
 from __future__ import annotations
@@ -17,25 +20,25 @@ import platform
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
 
 from tests.interop import peers, servers
+from tests.interop.drivers import Driver
 from tests.interop.polling import sleep
 
 Side = Literal["trio", "apache"]
 SIDES: tuple[Side, Side] = ("trio", "apache")
-WARM_S = 20
-WARM_BATCH_S = 10
-CLIENT_WARM_S = 3
+# Seconds of warm-up of a row before the first measurement, at least and at most; and before each measurement.
+WARM_S = (10, 90)
+AGAIN_S = (3, 3)
 CONSUMED = 400_000
 BROKER_JVM = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=2g")
 CLIENT_JVM = ("-Xmx1g",)
@@ -141,22 +144,52 @@ def cpu_s(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def load(contestant: Contestant, folder: Path, *arguments: str) -> dict[str, Any]:
-    """One run of Load.java; adds the CPU time that the broker spent for one message."""
-    before = cpu_s(contestant.pids)
-    command = peers.java(
-        folder / "client", peers.compiled(HERE / "java"), "Load", *arguments, jvm=CLIENT_JVM
-    )
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    lines = [x for x in done.stdout.splitlines() if x.startswith("{")]
-    if done.returncode or not lines:
-        raise RuntimeError(f"the load failed: {done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    figures: dict[str, Any] = json.loads(lines[-1])
-    if figures["failed"]:
-        print(f"  {contestant.side}: {figures['failed']} calls failed", file=sys.stderr)
-    spent = cpu_s(contestant.pids) - before
-    figures["broker_cpu_us"] = round(spent * 1e6 / max(1, figures["total"]), 1)
-    return figures
+@attrs.define
+class Client:
+    """The program that makes the loads, and how long it measures."""
+
+    driver: Driver
+    seconds: int
+
+    def produce(
+        self, contestant: Contestant, row: str, warm_s: tuple[int, int], *, topic: str = ""
+    ) -> dict[str, Any]:
+        """One run of a row of LOADS."""
+        size, mode = LOADS[row]
+        least, most = warm_s
+        return self._run(
+            contestant, "produce", topic=topic or f"Load{size}", mode=mode, size=size, warm=least, warm_most=most,
+            seconds=self.seconds,
+        )  # fmt: skip
+
+    def consume(self, contestant: Contestant, group: str) -> dict[str, Any]:
+        """Read CONSUMED messages of the topic that :meth:`fill` made."""
+        return self._run(contestant, "consume", topic="Filled", group=group, count=CONSUMED)
+
+    def fill(self, contestant: Contestant) -> None:
+        """At least CONSUMED messages to read."""
+        total = 0
+        while total < CONSUMED:
+            total += self.produce(contestant, "batch 4x32, 128 B", (0, 0), topic="Filled")["total"]
+
+    def _run(self, contestant: Contestant, op: str, **arguments: Any) -> dict[str, Any]:
+        """Adds the CPU time that the broker spent for one message."""
+        before = cpu_s(contestant.pids)
+        figures: dict[str, Any] = self.driver.call(
+            op, timeout_s=600, nameserver=contestant.ns, **arguments
+        )
+        if figures["failed"]:
+            failed, why = figures["failed"], figures["why"]
+            print(f"  {contestant.side}: {failed} calls failed, the first: {why}", file=sys.stderr)
+        spent = cpu_s(contestant.pids) - before
+        figures["broker_cpu_us"] = round(spent * 1e6 / max(1, figures["total"]), 1)
+        return figures
+
+
+def client(folder: Path, seconds: int) -> Client:
+    """Start the one process of the client."""
+    command = peers.java(folder / "client", peers.compiled(HERE / "java"), "Load", jvm=CLIENT_JVM)
+    return Client(Driver(command, folder / "client.log"), seconds)
 
 
 def processes(folder: Path, rounds: int) -> dict[str, list[dict[Side, float]]]:
@@ -192,31 +225,22 @@ def paused(pids: list[int]) -> Iterator[None]:
 def rates(
     folder: Path, rows: list[str], rounds: int, seconds: int
 ) -> dict[str, list[dict[Side, dict[str, Any]]]]:
-    """The rows of LOADS and CONSUME: both run, Apache is warm, and they take turns."""
+    """The rows of LOADS and CONSUME: both run, both and the client get warm, and they take turns."""
     results: dict[str, list[dict[Side, dict[str, Any]]]] = {row: [] for row in rows}
-    contestants = {side: start(side, folder) for side in SIDES}
+    contestants: dict[Side, Contestant] = {}
     try:
-        print(f"warming Apache's broker: {WARM_S} s of single sends, {WARM_BATCH_S} s of batches")
-        apache = contestants["apache"]
-        for seconds, mode in ((WARM_S, "sync:64"), (WARM_BATCH_S, "batch:4:32")):
-            load(apache, folder, "produce", apache.ns, "Warm", "1", str(seconds), "128", mode)
-        if CONSUME in rows:
-            for c in contestants.values():
-                fill(c, folder)
-            load(apache, folder, "consume", apache.ns, "Filled", "WarmGroup", str(CONSUMED))
-        for turn in range(rounds):
-            for row in rows:
-                run = runner(folder, row, turn, seconds)
-                # The one who begins changes, so that neither always follows the other.
-                order = SIDES if turn % 2 == 0 else SIDES[::-1]
-                pair = {}
-                for side in order:
-                    other = SIDES[side == "trio"]
-                    with paused(contestants[other].pids):
-                        pair[side] = run(contestants[side])
-                results[row].append(pair)
-                shown = ", ".join(f"{s} {pair[s]['rate']:,.0f}/s" for s in SIDES)
-                print(f"  {row}: {shown}")
+        for side in SIDES:
+            contestants[side] = start(side, folder)
+        loads = client(folder, seconds)
+        with closing(loads.driver):
+            # Apache's broker twice: at its first turn the client, too, is compiled, and takes time from it.
+            warming: tuple[Side, ...] = ("apache", "trio", "apache")
+            for side in warming:
+                with alone(contestants, side) as contestant:
+                    warm(loads, contestant, rows)
+            for turn in range(rounds):
+                for row in rows:
+                    results[row].append(one_pair(loads, contestants, row, turn))
         for side, contestant in contestants.items():
             print(
                 f"  {side}: {anonymous_mb(contestant.pids):.0f} MB anonymous memory after the loads"
@@ -227,40 +251,44 @@ def rates(
     return results
 
 
-def runner(
-    folder: Path, row: str, turn: int, seconds: int
-) -> Callable[[Contestant], dict[str, Any]]:
-    """One measurement of one row."""
+@contextmanager
+def alone(contestants: dict[Side, Contestant], side: Side) -> Iterator[Contestant]:
+    """One side, while the other does not run."""
+    other = SIDES[side == "trio"]
+    with paused(contestants[other].pids):
+        yield contestants[side]
 
-    def run(contestant: Contestant) -> dict[str, Any]:
+
+def warm(loads: Client, contestant: Contestant, rows: list[str]) -> None:
+    """Take the load of every row until its rate no longer rises."""
+    for row in rows:
         if row == CONSUME:
-            return load(
-                contestant,
-                folder,
-                "consume",
-                contestant.ns,
-                "Filled",
-                f"Group{turn}",
-                str(CONSUMED),
-            )
-        size, mode = LOADS[row]
-        topic = f"Load{size}"
-        return load(
-            contestant, folder, "produce", contestant.ns, topic, str(CLIENT_WARM_S), str(seconds),
-            str(size), mode,
-        )  # fmt: skip
-
-    return run
-
-
-def fill(contestant: Contestant, folder: Path) -> None:
-    """At least CONSUMED messages to read."""
-    total = 0
-    while total < CONSUMED:
-        done = load(
-            contestant, folder, "produce", contestant.ns, "Filled", "0", "4", "128", "batch:4:32"
+            loads.fill(contestant)
+            figures = loads.consume(contestant, f"Warm{time.monotonic_ns()}")
+            print(f"  warming {contestant.side}, {row}: {figures['rate']:,.0f}/s")
+            continue
+        figures = loads.produce(contestant, row, WARM_S)
+        took, rate, cpu = len(figures["warming"]), figures["rate"], figures["broker_cpu_us"]
+        print(
+            f"  warming {contestant.side}, {row}: {rate:,.0f}/s after {took} s, {cpu} us in the broker"
         )
-        total += done["total"]
+
+
+def one_pair(
+    loads: Client, contestants: dict[Side, Contestant], row: str, turn: int
+) -> dict[Side, dict[str, Any]]:
+    """One measurement of one row for both sides."""
+    # The one who begins changes, so that neither always follows the other.
+    order = SIDES if turn % 2 == 0 else SIDES[::-1]
+    pair: dict[Side, dict[str, Any]] = {}
+    for side in order:
+        with alone(contestants, side) as contestant:
+            if row == CONSUME:
+                pair[side] = loads.consume(contestant, f"Group{turn}")
+            else:
+                pair[side] = loads.produce(contestant, row, AGAIN_S)
+    print(f"  {row}: " + ", ".join(f"{s} {pair[s]['rate']:,.0f}/s" for s in SIDES))
+    return pair
 
 
 def summary(name: str, pairs: list[dict[Side, Any]]) -> dict[str, Any]:
@@ -302,7 +330,7 @@ def options(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=3, help="pairs of measurements of each row")
     parser.add_argument(
-        "--seconds", type=int, default=8, help="of each measurement, after 3 s of warm-up"
+        "--seconds", type=int, default=8, help="of each measurement, after 3 s of the same load"
     )
     parser.add_argument(
         "--only", action="append", default=[], metavar="ROW",
