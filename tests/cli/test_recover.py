@@ -126,7 +126,7 @@ def test_a_start_that_is_refused_is_3(world: World):
         ["recover", "a", "--set", "mappedFileSizeCommitLog=x"],
         ["recover", "a", "--config", "/nowhere/broker.conf"],
         ["recover", "a", "--salvage", "/nowhere/file"],
-        ["recover", "/work", "--salvage", "/work/file"],
+        ["recover", "/usr", "--salvage", "/usr/file"],
     ],
 )
 def test_a_wrong_command_line_is_64(arguments: list[str]):
