@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.recovery.stores import QUEUE_FILE_ENTRIES, SEGMENT_BYTES, World
-from trio_mq.lookinside import verify_index
 from trio_mq.lookinside.findings import KEPT_OF_A_KIND, Kind, Report
 from trio_mq.lookinside.verify import StateLook
 from trio_mq.protocol.layout import (
@@ -49,7 +48,7 @@ async def test_without_numpy_it_is_the_same(
     memory_world.write(index_path(memory_world), b"\0\0\0\1", index_slot_position(7))
     with_numpy = checked(memory_world)
     monkeypatch.setitem(__import__("sys").modules, "trio_mq.lookinside.bulkchains", None)
-    monkeypatch.setattr(verify_index, "_bulk_hasher", lambda _: None)
+    monkeypatch.setitem(__import__("sys").modules, "trio_mq.lookinside.bulkkeys", None)
     assert checked(memory_world).as_dict() == with_numpy.as_dict()
     assert not with_numpy.sound
 
@@ -258,6 +257,17 @@ async def test_a_wrong_batch_entry(memory_world: World) -> None:
     assert "4 messages instead of 3" in found[2]
 
 
+async def test_a_wrong_time_in_a_batch_entry(memory_world: World) -> None:
+    memory_world.batch_topics.add("B")
+    async with memory_world.life() as store:
+        for _ in range(8):
+            memory_world.send_batch(store, [b"x"] * 3)
+    path = memory_world.path(f"batchconsumequeue/B/0/{0:020d}")
+    memory_world.write(path, b"\1", 2 * BATCH_QUEUE_ENTRY_SIZE + 20)
+    memory_world.write(path, b"\1", 4 * BATCH_QUEUE_ENTRY_SIZE + 45)
+    assert [kind for kind, _, _ in queue_faults(checked(memory_world))] == [Kind.QUEUE_WRONG] * 2
+
+
 async def test_records_of_an_earlier_topic_are_no_fault(memory_world: World) -> None:
     async with memory_world.life() as store:
         for n in range(10):
@@ -352,7 +362,52 @@ async def test_records_without_keys_in_the_index(memory_world: World) -> None:
     assert f"{offsets[-1]}" not in text
 
 
+async def test_a_wrong_time(memory_world: World) -> None:
+    await memory_world.filled(60)
+    at = index_entry_position(9, SLOTS) + 12
+    memory_world.write(index_path(memory_world), (77).to_bytes(4, "big"), at)
+    assert index_faults(checked(memory_world))[0][:2] == (Kind.INDEX_WRONG, 1)
+
+
 # -- the rest
+
+
+async def test_a_queue_that_is_gone_with_its_records_is_missed(memory_world: World) -> None:
+    await memory_world.filled(20)
+    async with memory_world.life() as store:
+        for n in range(200):
+            memory_world.send(store, b"%d" % n, "U")
+    for start in (0, SEGMENT_BYTES):
+        memory_world.disk.remove(memory_world.segment(start))
+    memory_world.disk.remove_tree(memory_world.path("consumequeue/T/1"))
+    (found,) = queue_faults(checked(memory_world))
+    assert found[0] is Kind.QUEUE_LACKS
+    assert found[2] == "the list of queues knows T/1, which has no files"
+
+
+async def test_a_queue_that_is_shorter_than_it_was_is_noticed(memory_world: World) -> None:
+    await memory_world.filled(20)
+    async with memory_world.life() as store:
+        for n in range(200):
+            memory_world.send(store, b"%d" % n, "U")
+    for start in (0, SEGMENT_BYTES):
+        memory_world.disk.remove(memory_world.segment(start))
+    memory_world.cut_entries("T", 1, 5, 2)
+    (found,) = queue_faults(checked(memory_world))
+    assert found[2] == "T/1 ends at queue offset 5, but has had 7 by the list of queues"
+
+
+async def test_a_list_of_queues_that_cannot_be_read(memory_world: World) -> None:
+    await memory_world.filled(20)
+    memory_world.resize(memory_world.path("queuelist.json"), 10)
+    assert kinds(checked(memory_world)) == {Kind.STATE_FILE: 1}
+
+
+async def test_a_checkpoint_that_runs_ahead(memory_world: World) -> None:
+    await memory_world.filled(20)
+    path = memory_world.path("checkpoint")
+    memory_world.write(path, (1 << 40).to_bytes(8, "big"), 40)
+    assert kinds(checked(memory_world)) == {Kind.CHECKPOINT: 1}
 
 
 async def test_state_files_and_a_short_checkpoint(memory_world: World) -> None:

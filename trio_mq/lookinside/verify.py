@@ -21,7 +21,7 @@ from trio_mq.lookinside.view import StoreView, data_end
 from trio_mq.protocol.layout import INDEX_ENTRY_SIZE
 from trio_mq.protocol.verdict import Whole
 from trio_mq.recovery.survey import Bad, Blank, Missing, Unwritten, survey
-from trio_mq.store.checkpoint import AbortMarker, CheckpointFile
+from trio_mq.store.checkpoint import AbortMarker, CheckpointFile, read_marks
 
 #: Records that are compared at once: queues and index are read in pieces that are worth it.
 RECORDS_AT_ONCE = 4096
@@ -82,6 +82,9 @@ def _state_files(view: StoreView, state: StateLook, report: Report) -> None:
         return
     if not checkpoint.known and view.base.exists(path):
         report.add(Kind.CHECKPOINT, path, None, f"has only {view.base.size(path)} bytes")
+    elif checkpoint.known and (safe := read_marks(checkpoint.value).safe_offset) > view.log.end:
+        text = f"says that queues are whole up to log offset {safe}, the log's files end at {view.log.end}"
+        report.add(Kind.CHECKPOINT, path, None, text)
     elif not checkpoint.known and not view.detected.commit_log_only:
         report.notes.append("there is no checkpoint: a start takes the careful path")
 

@@ -9,10 +9,10 @@ IndexService.buildIndex, IndexFile.putKey.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import attrs
 
+from trio_mq.lookinside.expectedkeys import HEAD_BYTES, Rows, expected_keys, seconds_between
 from trio_mq.lookinside.findings import Kind, Report
 from trio_mq.lookinside.keysearch import IndexFileView
 from trio_mq.lookinside.records import record_at
@@ -21,16 +21,12 @@ from trio_mq.lookinside.view import StoreView
 from trio_mq.protocol import properties
 from trio_mq.protocol.layout import (
     INDEX_ENTRY,
-    INDEX_ENTRY_SIZE,
     IndexEntry,
     index_entry_position,
     index_key_hash,
 )
 from trio_mq.protocol.verdict import Whole
 from trio_mq.store.keys import KeyHasher
-
-if TYPE_CHECKING:
-    from trio_mq.store.bulkindex import BulkHasher
 
 #: Entries read at once where they are looked at one by one.
 BLOCK = 1024
@@ -77,7 +73,7 @@ class IndexCheck:
         self._run: _Run | None = None
         self._strays = 0
         self._hasher = KeyHasher()
-        self._bulk = _bulk_hasher(self._hasher)
+        self._keys = expected_keys(self._hasher)
         self._skip_empty_files()
 
     # -- records
@@ -93,41 +89,32 @@ class IndexCheck:
         ]
         if self._run is None and self._take_block(rows):
             return
-        for topic, data, log_offset, _ in rows:
-            self._take_one(topic, data, log_offset)
+        for row in rows:
+            self._take_one(*row)
 
-    def _take_block(self, rows: list[tuple[str, bytes, int, int]]) -> bool:
+    def _take_block(self, rows: Rows) -> bool:
         """Compare all at once; False, and nothing done, when they are not exactly the next entries."""
-        expected = self._expected(rows)
+        expected = self._keys.of(rows)
         at, number, done = self._at, self._number, 0
-        while done < len(expected):
+        while done < expected.total:
             if at >= len(self._files):
                 return False
-            count = min((len(expected) - done) // 12, self._files[at].count - number + 1)
-            found = self._files[at].entries(number, count)
-            if _heads(found) != expected[done : done + 12 * count]:
+            file = self._files[at]
+            count = min(expected.total - done, file.count - number + 1)
+            found = expected.heads(file.entries(number, count))
+            wanted = expected.wanted(done, count, file.header.begin_timestamp_ms)
+            if number == 1:  # its seconds count from the end of the file before
+                wanted = wanted[:12] + found[12:HEAD_BYTES] + wanted[HEAD_BYTES:]
+            if found != wanted:
                 return False
-            done += 12 * count
+            done += count
             number += count
             while at < len(self._files) and number > self._files[at].count:
                 at, number = at + 1, 1
         self._at, self._number = at, number
         return True
 
-    def _expected(self, rows: list[tuple[str, bytes, int, int]]) -> bytes:
-        """Hash and log offset of every key that 5.4.0 puts, as they stand in entries."""
-        if self._bulk is not None:
-            return self._bulk.heads(rows)
-        pack = INDEX_ENTRY.pack
-        return b"".join(
-            [
-                pack(key_hash, log_offset, 0, 0)[:12]
-                for topic, data, log_offset, _ in rows
-                for key_hash in self._hasher.keys(topic, data)
-            ]
-        )
-
-    def _take_one(self, topic: str, data: bytes, log_offset: int) -> None:
+    def _take_one(self, topic: str, data: bytes, log_offset: int, ms: int) -> None:
         while (entry := self._entry()) is not None and entry.log_offset < log_offset:
             self._stray(entry)
             self._next()
@@ -135,16 +122,19 @@ class IndexCheck:
         allowed = set(wanted) | _other_keys(topic, data) if wanted else set()
         found = 0
         while (entry := self._entry()) is not None and entry.log_offset == log_offset:
-            if entry.key_hash in allowed:
+            begin_ms = self._files[self._at].header.begin_timestamp_ms
+            if entry.key_hash not in allowed:
+                text = f"hash {entry.key_hash} is of none of its keys"
+                self._note(Kind.INDEX_WRONG, log_offset, text)
+            elif self._number > 1 and entry.seconds != seconds_between(begin_ms, ms):
+                self._note(Kind.INDEX_WRONG, log_offset, "its time is not that of its record")
                 found += 1
             else:
-                self._note(
-                    Kind.INDEX_WRONG, log_offset, f"hash {entry.key_hash} is of none of its keys"
-                )
+                found += 1
             self._next()
         if wanted and not found:
             self._lacks(log_offset)
-        elif wanted:
+        elif wanted and self._run is not None and self._run.kind is Kind.INDEX_LACKS:
             self._end_run()
 
     # -- entries
@@ -170,8 +160,8 @@ class IndexCheck:
             self._at, self._number = self._at + 1, 1
             self._strays = 0
 
-    def _stray(self, entry: IndexEntry) -> None:
-        """Judge an entry that no record asked for."""
+    def _stray(self, entry: IndexEntry, *, is_late: bool = False) -> None:
+        """Judge an entry that no record asked for; a late one may be of a record that was stored meanwhile."""
         log_offset = entry.log_offset
         if not any(entry):
             self._note(Kind.INDEX_STRAY, 0, "it is empty, though the header counts it")
@@ -191,14 +181,15 @@ class IndexCheck:
             whole = raw.whole
             keys = set(self._hasher.keys(whole.topic, whole.properties))
             if entry.key_hash not in keys | _other_keys(whole.topic, whole.properties):
-                self._note(
-                    Kind.INDEX_WRONG, log_offset, f"hash {entry.key_hash} is of none of its keys"
-                )
+                text = f"hash {entry.key_hash} is of none of its keys"
+                self._note(Kind.INDEX_WRONG, log_offset, text)
+            elif not is_late:
+                self._note(Kind.INDEX_WRONG, log_offset, "it is not in the order of the log")
 
     def finish(self) -> None:
         """Judge the entries behind the last record."""
         while (entry := self._entry()) is not None:
-            self._stray(entry)
+            self._stray(entry, is_late=True)
             self._next()
         if self._run is not None and self._run.kind is Kind.INDEX_LACKS and self._unclean:
             self.pending += self._run.count
@@ -258,46 +249,9 @@ class IndexCheck:
         )
 
 
-def _heads(entries: bytes) -> bytes:
-    """Hash and log offset of each of some entries."""
-    if not entries:
-        return b""
-    out = bytearray(len(entries) // INDEX_ENTRY_SIZE * 12)
-    for byte in range(12):
-        out[byte::12] = entries[byte::INDEX_ENTRY_SIZE]
-    return bytes(out)
-
-
 def _other_keys(topic: str, data: bytes) -> set[int]:
     """Hashes of keys that others than Apache 5.4.0 put: RocketMQ-Rust has its unique ids behind ``U#``."""
     unique = properties.get(data, b"UNIQ_KEY")
     if not unique:
         return set()
     return {index_key_hash(f"{topic}#U#{unique.decode('utf-8', 'replace')}")}
-
-
-class _BulkHeads:
-    """As :meth:`IndexCheck._expected`, with numpy."""
-
-    def __init__(self, hasher: BulkHasher) -> None:
-        import numpy as np
-
-        self._np = np
-        self._hasher = hasher
-        self._kind = np.dtype([("hash", ">i4"), ("log_offset", ">i8")])
-
-    def heads(self, rows: list[tuple[str, bytes, int, int]]) -> bytes:
-        """Hash and log offset of every key, as they stand in entries."""
-        keys = self._hasher.keys(rows)
-        made = self._np.empty(keys.total, self._kind)
-        made["hash"] = keys.hashes
-        made["log_offset"] = keys.log_offsets
-        return made.tobytes()
-
-
-def _bulk_hasher(hasher: KeyHasher) -> _BulkHeads | None:
-    try:
-        from trio_mq.store.bulkindex import BulkHasher
-    except ImportError:
-        return None
-    return _BulkHeads(BulkHasher(hasher))

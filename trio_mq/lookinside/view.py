@@ -29,11 +29,16 @@ from trio_mq.store.segments import FilePool, Segments
 OPEN_FILES = 256
 #: Bytes looked at in one go while the last entry of a file is searched from behind.
 BACK_BYTES = 64 * 1024
+#: Compacted offset and reserved field of a batch queue's entry: nobody uses them.
+BATCH_REST = (-1, 0)
 
 
 @attrs.frozen
 class Entry:
-    """One entry of a queue. `number` counts entries, `queue_offset` messages; `count` is the messages of its record."""
+    """One entry of a queue. `number` counts entries, `queue_offset` messages; `count` is the messages of its record.
+
+    `stored_ms` and `rest` (two numbers that are always the same) are only in entries of batch queues.
+    """
 
     number: int
     queue_offset: int
@@ -41,6 +46,8 @@ class Entry:
     log_offset: int
     size: int
     tags_code: int
+    stored_ms: int | None = None
+    rest: tuple[int, int] = BATCH_REST
 
     @property
     def is_blank(self) -> bool:
@@ -92,8 +99,10 @@ class QueueFiles:
     def unpack(self, data: bytes, number: int) -> Iterator[Entry]:
         """Entries of bytes that :meth:`read` gave for `number`."""
         if self.is_batch:
-            for log_offset, size, tags, _, base, count, _, _ in BATCH_QUEUE_ENTRY.iter_unpack(data):
-                yield Entry(number, base, count, log_offset, size, tags)
+            for log_offset, size, tags, ms, base, count, *rest in BATCH_QUEUE_ENTRY.iter_unpack(
+                data
+            ):
+                yield Entry(number, base, count, log_offset, size, tags, ms, (rest[0], rest[1]))
                 number += 1
         else:
             for log_offset, size, tags in QUEUE_ENTRY.iter_unpack(data):
