@@ -21,7 +21,7 @@ import attrs
 import pytest
 import trio
 
-from tests.broker.support import SUSPEND, props, pull, request, send, texts
+from tests.broker.support import SUSPEND, messages, props, pull, request, send, texts
 from trio_mq import system
 from trio_mq.broker.register import Registrar
 from trio_mq.clock import SystemClock
@@ -42,9 +42,11 @@ from trio_mq.protocol.bodies import TopicRouteData
 from trio_mq.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
 from trio_mq.protocol.frames import FrameReader, encode_frame
+from trio_mq.protocol.headers.offset import QueryConsumerOffsetRequest, UpdateConsumerOffsetRequest
 from trio_mq.protocol.message import Host, parse_offset_message_id
 from trio_mq.store.store import Store
 from trio_mq.system import run_system
+from trio_mq.testing.clock import ManualClock
 from trio_mq.testing.disk import MemoryDisk
 
 STORE = StoreSettings(
@@ -83,7 +85,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(disk=None, settings=None):
+async def running(disk=None, settings=None, clock=None):
     """A system from ready to its orderly end."""
     stop, told = trio.Event(), []
     is_ready = trio.Event()
@@ -99,7 +101,7 @@ async def running(disk=None, settings=None):
                 await run_system(
                     settings or settings_of(),
                     disk or MemoryDisk(),
-                    SystemClock(),
+                    clock or SystemClock(),
                     stop,
                     began_s=time.perf_counter(),
                     ready=ready,
@@ -331,6 +333,79 @@ async def test_offsets_and_topics_are_saved_by_a_stop():
         disk.open("/store/config/consumerOffset.json").read(9_999, 0).replace(b"{0:1}", b"1")
     )
     assert saved["offsetTable"] == {"T@CG": 1}
+
+
+async def test_c052_progress_ahead_of_the_log_is_taken_back_and_new_messages_come(caplog):
+    """C052: a group was at 20, the log lost all from 15 on; the ten that are sent then are delivered."""
+    disk = MemoryDisk()
+    async with running(disk) as made, client(made.broker) as peer:
+        ids = [(await peer.ask(send("T", b"%d" % n))).ext["msgId"] for n in range(20)]
+        await peer.ask(pull(0, "T"))  # the group comes to be
+        commit = UpdateConsumerOffsetRequest("CG", "T", 0, 20)
+        assert (await peer.ask(request(RequestCode.UPDATE_CONSUMER_OFFSET, commit))).code == 0
+    log_offset = parse_offset_message_id(ids[15])[1]
+    put(disk, "/store/abort", b"1")
+    disk.remove("/store/checkpoint")
+    file = disk.open("/store/commitlog/" + "0" * 20)
+    file.write(b"\xff" * 8, log_offset)
+    file.close()
+    async with running(disk) as made, client(made.broker) as peer:
+        assert made.ready.recovery.log_end == log_offset
+        (warning,) = [m for m in caplog.messages if "group CG" in m and "T" in m]
+        assert "20" in warning
+        assert "15" in warning
+        asked = request(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetRequest("CG", "T", 0))
+        offset = int((await peer.ask(asked)).ext["offset"])
+        assert offset == 15
+        for n in range(10):
+            assert (await peer.ask(send("T", b"new %d" % n))).code == 0
+        assert texts(await peer.ask(pull(offset, "T"))) == [b"new %d" % n for n in range(10)]
+    saved = disk.open("/store/config/consumerOffset.json").read(9_999, 0)
+    assert b'"T@CG":{0:15}' in saved
+
+
+async def test_c052_progress_in_a_queue_that_lost_everything_begins_at_0():
+    """C052: the power went before anything of the queue was on the disk, but the offsets were; topics stay as told."""
+    disk = MemoryDisk()
+    disk.make_dirs("/store/config")
+    content = {
+        "topics.json": b'{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":2,"writeQueueNums":2,"perm":6}}}',
+        "consumerOffset.json": b'{"offsetTable":{"T@CG":{0:500,1:0,9:7},"Unknown@CG":{0:500}}}',
+    }
+    for name, data in content.items():
+        put(disk, f"/store/config/{name}", data)
+    async with running(disk) as made, client(made.broker) as peer:
+        await peer.ask(pull(0, "T"))
+        for topic, queue_id, expected in (("T", 0, 0), ("T", 1, 0), ("T", 9, 7)):
+            header = QueryConsumerOffsetRequest("CG", topic, queue_id)
+            reply = await peer.ask(request(RequestCode.QUERY_CONSUMER_OFFSET, header))
+            assert reply.ext == {"offset": str(expected)}
+        assert (await peer.ask(send("T", b"first"))).code == 0
+        assert texts(await peer.ask(pull(0, "T"))) == [b"first"]
+    assert b'"Unknown@CG":{0:500}' in disk.open("/store/config/consumerOffset.json").read(9_999, 0)
+
+
+async def test_c074_a_clock_that_was_25_years_ahead():
+    """C074: started in the future, then set right: topics are registered, messages taken, and after a restart, too."""
+    disk, clock = MemoryDisk(), ManualClock()
+    present_ms = clock.now_ms()
+    clock.set(present_ms + 25 * 365 * 86_400_000)
+    async with running(disk, clock=clock) as made, client(made.broker) as peer:
+        assert (await peer.ask(send("Future"))).code == 0
+        clock.set(present_ms)
+        assert (await peer.ask(send("Present"))).code == 0
+        for topic in ("Future", "Present"):
+            data = await route(made.ready.nameserver, topic)
+            assert [b.broker_addrs for b in data.broker_datas] == [{0: made.broker}]
+        assert (await peer.ask(send("Future", b"later"))).code == 0
+        got = messages(await peer.ask(pull(0, "Future")))
+        assert [m.body for m in got] == [b"hello", b"later"]
+        assert got[0].store_timestamp_ms <= got[1].store_timestamp_ms  # case C076
+    clock.advance(1000)
+    async with running(disk, clock=clock) as made, client(made.broker) as peer:
+        assert (await peer.ask(send("Again"))).code == 0
+        for topic in ("Future", "Present", "Again"):
+            assert (await route(made.ready.nameserver, topic)).broker_datas
 
 
 # -- stopping

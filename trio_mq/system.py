@@ -201,7 +201,7 @@ async def run_system(
         await store.start()
         await stack.enter_async_context(_running("store", store.run, failures, store.close))
         broker = Broker(settings, store, tables, clock, str(advertised))
-        tables.offsets.table.clamp_all(partial(_max_offset, store))
+        tables.offsets.table.clamp_all(partial(_max_offset, store, broker.topics))
         await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
         await stack.enter_async_context(_listening(sockets.broker, broker.face))
         registrar = Registrar(
@@ -396,9 +396,15 @@ def _is_batch(topics: TopicTable, topic: str) -> bool:
     return config is not None and config.attributes.get("queue.type") == "BatchCQ"
 
 
-def _max_offset(store: Store, topic: str, queue_id: int) -> int | None:
+def _max_offset(store: Store, topics: TopicTable, topic: str, queue_id: int) -> int | None:
+    """Where a queue ends, for the consumers' progress; None when nobody knows such a queue."""
     queue = store.queue(topic, queue_id)
-    return None if queue is None else queue.max_offset
+    if queue is not None:
+        return queue.max_offset
+    config = topics.get(topic)
+    if config is None or queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+        return None
+    return 0  # the next message is its first one, whatever was there before
 
 
 # -- stages --------------------------------------------------------------------------------------------------
