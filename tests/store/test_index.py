@@ -387,6 +387,19 @@ def test_a_file_that_lost_its_header_is_dropped_so_that_its_keys_come_back():
     assert len(last.files) == 1
 
 
+def test_a_last_file_that_lost_its_header_is_not_the_last_one_any_more():
+    """Found by the crash sweep: keys were inserted into a third file, and the next start removed the second one."""
+    index = small()
+    insert(index, *[(3, n, START_MS) for n in range(1, 31)])
+    first, second = index.files
+    second.memory[:40] = bytes(40)
+    index.close()
+    again = small(index.disk)
+    again.load()
+    assert again.unusable == [second.path]
+    assert [file.path for file in again.files] == [first.path]
+
+
 # -- full disks
 
 

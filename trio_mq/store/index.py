@@ -65,14 +65,14 @@ class KeyIndex:
                 notes.append(self._unusable(path, "says more entries than fit into it"))
                 continue
             self.files.append(index_file)
+        # Names are times of a clock that may have been set back; what counts is the order of the records.
+        self.files.sort(key=lambda f: (f.header.end_log_offset, f.header.begin_log_offset))
         for index_file in self.files[:-1]:
-            # A later file was made when this one was full: what it held never reached the disk.
+            # What it held never reached the disk: a new file begins where the one before ends, so it comes last.
             if index_file.header.index_count <= 1:
                 self.files.remove(index_file)
                 index_file.close()
                 notes.append(self._unusable(index_file.path, "is empty, but not the last one"))
-        # Names are times of a clock that may have been set back; what counts is the order of the records.
-        self.files.sort(key=lambda f: (f.header.end_log_offset, f.header.begin_log_offset))
         if self.files:
             self.indexed_to = self.end_log_offset + 1
         return notes

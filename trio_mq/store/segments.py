@@ -15,7 +15,7 @@ import resource
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import TypeVar
 
@@ -353,15 +353,26 @@ class Segments:
 
 
 def make_segment_file(disk: Disk, path: str, segment_bytes: int, *, durable: bool = False) -> None:
-    """Create a file of full size; one that is there already keeps its bytes."""
-    file = disk.open(path, create=True)
+    """Create a file of full size; one that is there already keeps its bytes.
+
+    Nothing is left of a new file when an OSError gets out: after a failed sync nobody knows what of it is on the disk,
+    and no later sync would tell.
+    """
+    is_new = not disk.exists(path)
     try:
-        if file.size() != segment_bytes:
-            file.truncate(segment_bytes)
-        if durable:
-            file.sync()
-    finally:
-        file.close()
+        file = disk.open(path, create=True)
+        try:
+            if file.size() != segment_bytes:
+                file.truncate(segment_bytes)
+            if durable:
+                file.sync()
+        finally:
+            file.close()
+    except OSError:
+        if is_new:
+            with suppress(OSError):
+                disk.remove(path)
+        raise
 
 
 def read_file(disk: Disk, path: str, size: int, position: int) -> bytes:

@@ -6,8 +6,10 @@ cut. Called by tests only. Which damage a crash may do, and why:
 
 * **Writes** since the last `sync` of that file: each one is lost, kept, or torn at 512-byte
   sectors, and in any order, because the page cache writes back as it likes. A lost write may still
-  have made the file longer: the gap reads as zeros, as after a real power cut. Changes of mapped
-  memory are lost or kept by pages of 4096 bytes.
+  have made the file longer: the gap reads as zeros, as after a real power cut. A write that was on
+  its way counts up to any sector.
+* **Mapped memory**: what has changed in it before an operation counts as writes of whole pages of
+  4096 bytes, so a crash may leave any state that a page ever had, or a mixture of its sectors.
 * **Names** (created, renamed and removed files and directories) since the last `sync_dir` of their
   directory: by default a prefix of them survives, as with a journal; with `reorder_names` any
   subset does, which POSIX permits. A rename happens completely or not at all. A file without a
@@ -16,6 +18,13 @@ cut. Called by tests only. Which damage a crash may do, and why:
   cover them. That is what Linux does, so code that shrugs off a failed sync loses data here too.
 
 Bytes and names that were synced always survive. One seed gives one outcome.
+
+Short of a crash, operations fail (:meth:`MemoryDisk.fail_when`), reads fail
+(:meth:`MemoryDisk.fail_reads`), and a write takes only a part of the data, so that the rest is an
+operation of its own (:meth:`MemoryDisk.short_when`), as it is where the real disk calls `pwrite`
+again. :meth:`MemoryDisk.clone` copies a disk as it is, at any moment, for next to nothing:
+one crash can be recovered from many times, and a power cut after each operation of a long run
+needs that run only once (:attr:`MemoryDisk.before`).
 """
 
 from __future__ import annotations
@@ -25,45 +34,23 @@ import os
 import posixpath
 import random
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-import attrs
 import trio
 
 from trio_mq.clock import Clock
 from trio_mq.errors import StoreLocked
 from trio_mq.store.disk import Buffer, DirectoryLock, DiskUsage, File
-from trio_mq.testing.disk_state import FileContent, Keep, Names, Node
+from trio_mq.testing.disk_faults import Faults, Operation, OperationKind, PowerCut, os_error
+from trio_mq.testing.disk_names import Names
+from trio_mq.testing.disk_state import FileContent, Keep, Node
+
+__all__ = ["MemoryDisk", "Operation", "PowerCut"]
 
 T = TypeVar("T")
 
-OperationKind = Literal[
-    "create",
-    "write",
-    "truncate",
-    "sync",
-    "make_dirs",
-    "remove",
-    "remove_tree",
-    "rename",
-    "sync_dir",
-    "lock",
-]
 DEFAULT_CAPACITY_BYTES = 1 << 40
 """Room on the disk unless a test says otherwise: more than any test writes."""
-
-
-class PowerCut(BaseException):
-    """The machine went off; not an Exception, so that no handler under test swallows it."""
-
-
-@attrs.frozen
-class Operation:
-    """One call that changes the disk; `number` counts them from 1."""
-
-    number: int
-    kind: OperationKind
-    path: str
 
 
 class MemoryFile:
@@ -78,29 +65,49 @@ class MemoryFile:
 
     def read(self, size: int, offset: int) -> bytes:
         """See :class:`trio_mq.store.disk.File`."""
-        return self._open_node().content.live.read(size, offset)
+        content = self._open_node().content
+        self._disk.check_read(self.path, offset, size)
+        return content.live.read(size, offset)
 
     def read_cached(self, size: int, offset: int) -> bytes | None:
         """See :class:`trio_mq.store.disk.File`; None while the disk is set to `cold`."""
         content = self._open_node().content
-        return None if self._disk.cold else content.live.read(size, offset)
+        if self._disk.cold:
+            return None
+        self._disk.check_read(self.path, offset, size)
+        return content.live.read(size, offset)
 
     def next_data(self, offset: int) -> int:
         """See :class:`trio_mq.store.disk.File`."""
         return self._open_node().content.live.next_data(offset)
 
     def write(self, data: Buffer, offset: int) -> None:
-        """See :class:`trio_mq.store.disk.File`; one that fails or is cut off leaves its half."""
+        """See :class:`trio_mq.store.disk.File`; one that fails leaves its half.
+
+        Goes on after a short write, as the real one does.
+        """
         content = self._changing()
         payload = bytes(data)
+        done = self._write_once(content, payload, offset)
+        while done < len(payload):
+            done += self._write_once(content, payload[done:], offset + done)
+
+    def _write_once(self, content: FileContent, payload: bytes, offset: int) -> int:
+        """One operation; how many bytes it took."""
+        content.begin(payload, offset)
+        count = len(payload)
         try:
-            self._disk.step("write", self.path)
-            self._disk.take_room(max(0, offset + len(payload) - content.live.allocated))
-        except (OSError, PowerCut):
+            if self._disk.step("write", self.path):
+                count = -(-count // 2)
+            self._disk.take_room(max(0, offset + count - content.live.allocated))
+        except OSError:
+            content.end()
             content.write(payload[: len(payload) // 2], offset)
             raise
-        content.write(payload, offset)
+        content.end()
+        content.write(payload[:count], offset)
         self._touch()
+        return count
 
     def size(self) -> int:
         """See :class:`trio_mq.store.disk.File`."""
@@ -124,12 +131,14 @@ class MemoryFile:
         content.sync()
 
     def map(self, size: int) -> memoryview:
-        """See :class:`trio_mq.store.disk.File`; changes through it count as no operation."""
+        """See :class:`trio_mq.store.disk.File`; changes through it are seen at the next operation."""
         content = self._changing()
         if size > content.live.size:
             raise ValueError("mmap length is greater than file size")
         self._disk.take_room(max(0, size - content.live.allocated))
-        return content.map(size)
+        memory = content.map(size)
+        self._disk.watch_mapped(content)
+        return memory
 
     def close(self) -> None:
         """See :class:`trio_mq.store.disk.File`."""
@@ -138,13 +147,13 @@ class MemoryFile:
     def _open_node(self) -> Node:
         self._disk.check_power()
         if self._node is None or self._boot != self._disk.boots:
-            raise _os_error(errno.EBADF, self.path)
+            raise os_error(errno.EBADF, self.path)
         return self._node
 
     def _changing(self) -> FileContent:
         node = self._open_node()
         if self._readonly:
-            raise _os_error(errno.EBADF, self.path)
+            raise os_error(errno.EBADF, self.path)
         return node.content
 
     def _touch(self) -> None:
@@ -164,7 +173,7 @@ class MemoryLock:
         self._held.pop(self._path, None)
 
 
-class MemoryDisk:
+class MemoryDisk(Faults):
     """A file system in memory; see the head of the module for what it may lose.
 
     `capacity_bytes` is what fits before writes fail with ENOSPC; holes in files take no room.
@@ -174,42 +183,47 @@ class MemoryDisk:
     def __init__(
         self, *, clock: Clock | None = None, capacity_bytes: int = DEFAULT_CAPACITY_BYTES
     ) -> None:
+        super().__init__()
         self.capacity_bytes = capacity_bytes
         self.cold = False
         """While true, :meth:`File.read_cached` finds nothing in the cache."""
         self.run_delay_s = 0.0
         """How long :meth:`run` waits (in Trio's time) before it makes the call: a slow disk."""
         self.boots = 0
-        self.operations: list[Operation] = []
         self._clock = clock
         self._ticks_ms = 0
         self._names = Names()
         self._locks: dict[str, str] = {}
-        self._faults: list[tuple[Callable[[Operation], bool], int | None]] = []
-        self._off = False
+        self._mapped: dict[FileContent, None] = {}
 
     # -- faults and crashes
 
-    def fail_at(self, count: int, error: int = errno.ENOSPC) -> None:
-        """Let the `count`-th changing operation from now (1 = the next) fail once with `error`."""
-        number = len(self.operations) + count
-        self.fail_when(lambda operation: operation.number == number, error)
+    def clone(self, *, clock: Clock | None = None) -> MemoryDisk:
+        """A disk of its own with the same content, what is not synced included, and without faults.
 
-    def fail_when(self, matches: Callable[[Operation], bool], error: int = errno.EIO) -> None:
-        """Let each operation that `matches` fail with the errno `error`, until :meth:`heal`."""
-        self._faults.append((matches, error))
-
-    def kill_at(self, count: int) -> None:
-        """Cut the power at the `count`-th changing operation from now: it raises :class:`PowerCut`.
-
-        From then on every call raises it, until :meth:`crash` starts the machine again.
+        No file of it is open and no lock held: it is what :meth:`crash` would start from. Its
+        operations count from 1. Bytes are shared until one of the two disks changes them.
         """
-        number = len(self.operations) + count
-        self._faults.append((lambda operation: operation.number == number, None))
+        copy = MemoryDisk(clock=clock or self._clock, capacity_bytes=self.capacity_bytes)
+        copy._ticks_ms = self._ticks_ms
+        copy._names = self._names.copy()
+        return copy
 
-    def heal(self) -> None:
-        """Forget all faults that were asked for."""
-        self._faults.clear()
+    def files(self) -> dict[str, bytes]:
+        """What is in all files now, by path."""
+        return {
+            path: node.content.live.read(node.content.live.size, 0)
+            for path, node in self._names.files()
+        }
+
+    def kill(self) -> None:
+        """End the process, as kill -9 does: the machine goes on, so nothing is lost, and nothing synced.
+
+        Of a write on its way, the pages of its first half are there. Open files are dead and locks
+        free.
+        """
+        self._names.kill()
+        self._boot()
 
     def crash(self, seed: int, *, keep: Keep = "some", reorder_names: bool = False) -> None:
         """Cut the power now (if it is not cut yet) and start again with what survived.
@@ -219,28 +233,25 @@ class MemoryDisk:
         faults are forgotten.
         """
         self._names.crash(random.Random(seed), keep=keep, reorder=reorder_names)
+        self._boot()
+
+    def _boot(self) -> None:
         self._locks.clear()
-        self._faults.clear()
+        self._mapped.clear()
+        self.heal()
         self._off = False
         self.boots += 1
 
-    def step(self, kind: OperationKind, path: str) -> None:
-        """Count a changing operation, and let it fail if a fault was asked for."""
-        self.check_power()
-        operation = Operation(len(self.operations) + 1, kind, path)
-        self.operations.append(operation)
-        for matches, error in self._faults:
-            if not matches(operation):
-                continue
-            if error is None:
-                self._off = True
-                raise PowerCut(f"power cut at operation {operation.number}: {kind} {path}")
-            raise _os_error(error, path)
+    def step(self, kind: OperationKind, path: str) -> bool:
+        """See :meth:`Faults.step`; what has changed in mapped memory until now comes first."""
+        for content in self._mapped:
+            content.note_mapped()
+        return super().step(kind, path)
 
-    def check_power(self) -> None:
-        """Raise :class:`PowerCut` while the machine is off."""
-        if self._off:
-            raise PowerCut("the machine is off")
+    def watch_mapped(self, content: FileContent) -> None:
+        """Look at mapped memory before each operation from now on."""
+        if content.is_noted:
+            self._mapped[content] = None
 
     def take_room(self, size: int) -> None:
         """Raise ENOSPC if `size` more bytes do not fit."""
@@ -261,11 +272,11 @@ class MemoryDisk:
         self.check_power()
         path = posixpath.normpath(path)
         if self._names.is_dir(path):
-            raise _os_error(errno.EISDIR, path)
+            raise os_error(errno.EISDIR, path)
         node = self._names.find(path)
         if node is None:
             if not create or not self._names.is_dir(posixpath.dirname(path)):
-                raise _os_error(errno.ENOENT, path)
+                raise os_error(errno.ENOENT, path)
             self.step("create", path)
             node = Node(modified_ms=self.now_ms())
             self._names.bind(path, node)
@@ -287,7 +298,7 @@ class MemoryDisk:
         self.check_power()
         path = posixpath.normpath(path)
         if self._names.find(path) is not None:
-            raise _os_error(errno.ENOTDIR, path)
+            raise os_error(errno.ENOTDIR, path)
         return self._names.children(path)
 
     def size(self, path: str) -> int:
@@ -309,7 +320,7 @@ class MemoryDisk:
         if self._names.is_dir(path):
             return
         if self._names.find(path) is not None:
-            raise _os_error(errno.EEXIST, path)
+            raise os_error(errno.EEXIST, path)
         self.step("make_dirs", path)
         self._names.make_dirs(path)
 
@@ -318,7 +329,7 @@ class MemoryDisk:
         self.check_power()
         path = posixpath.normpath(path)
         if self._names.is_dir(path):
-            raise _os_error(errno.EISDIR, path)
+            raise os_error(errno.EISDIR, path)
         if self._names.find(path) is not None:
             self.step("remove", path)
             self._names.unbind(path)
@@ -336,9 +347,9 @@ class MemoryDisk:
         self.check_power()
         old, new = posixpath.normpath(old), posixpath.normpath(new)
         if self._names.find(old) is None or not self._names.is_dir(posixpath.dirname(new)):
-            raise _os_error(errno.ENOENT, old)
+            raise os_error(errno.ENOENT, old)
         if self._names.is_dir(new):
-            raise _os_error(errno.EISDIR, new)
+            raise os_error(errno.EISDIR, new)
         self.step("rename", new)
         self._names.rename(old, new)
 
@@ -347,7 +358,7 @@ class MemoryDisk:
         self.check_power()
         path = posixpath.normpath(path)
         if not self._names.is_dir(path):
-            raise _os_error(errno.ENOENT, path)
+            raise os_error(errno.ENOENT, path)
         self.step("sync_dir", path)
         self._names.sync(path)
 
@@ -378,9 +389,5 @@ class MemoryDisk:
         self.check_power()
         node = self._names.find(posixpath.normpath(path))
         if node is None:
-            raise _os_error(errno.ENOENT, path)
+            raise os_error(errno.ENOENT, path)
         return node
-
-
-def _os_error(code: int, path: str) -> OSError:
-    return OSError(code, os.strerror(code), path)

@@ -1,16 +1,14 @@
-"""What the disk in memory remembers: bytes and names as seen now, and as a crash leaves them.
+"""What the disk in memory remembers of a file: bytes as seen now, as last synced, and as a crash leaves them.
 
-In: writes, syncs and changes of names, from :class:`trio_mq.testing.disk.MemoryDisk`. Out: the
-present state, and after :meth:`Names.crash` one of the states that a power cut permits. No faults
-and no errors of an operating system here; those are the disk's.
+In: writes and syncs, from :class:`trio_mq.testing.disk.MemoryDisk`. Out: the present content, and after
+:meth:`FileContent.crash` one of those that a power cut permits. Copies share their bytes until one of them changes,
+so that a disk can be copied before each of its operations. Names are in :mod:`trio_mq.testing.disk_names`.
 """
 
 from __future__ import annotations
 
-import posixpath
 import random
-from collections.abc import Iterable
-from typing import Literal, assert_never
+from typing import Literal
 
 import attrs
 
@@ -18,7 +16,10 @@ SECTOR_BYTES = 512
 """Smallest piece that a disk writes as a whole."""
 
 PAGE_BYTES = 4096
-"""Smallest piece of a mapped file that is written as a whole."""
+"""Smallest piece of a mapped file that is written back as a whole, unless the power goes meanwhile."""
+
+NOTED_BYTES = 1 << 20
+"""Mapped files that are larger are not looked at before each operation, only when they are synced or crash."""
 
 Keep = Literal["some", "none", "all"]
 
@@ -27,13 +28,25 @@ Keep = Literal["some", "none", "all"]
 class Bytes:
     """Content of a file: `size` bytes, of which all behind `data` are zeros that take no room."""
 
-    data: bytearray = attrs.field(factory=bytearray)
+    data: bytearray | bytes = attrs.field(factory=bytearray)
     size: int = 0
 
     @property
     def allocated(self) -> int:
         """Bytes that take room."""
         return len(self.data)
+
+    def own(self) -> bytearray:
+        """The bytes, to be changed."""
+        if not isinstance(self.data, bytearray):
+            self.data = bytearray(self.data)
+        return self.data
+
+    def share(self) -> Bytes:
+        """A copy; both have the same bytes until one of them is changed."""
+        if not isinstance(self.data, bytes):
+            self.data = bytes(self.data)
+        return Bytes(self.data, self.size)
 
     def read(self, size: int, offset: int) -> bytes:
         """As `pread`: fewer bytes only at the end of the file."""
@@ -51,15 +64,16 @@ class Bytes:
         """As `pwrite`: nothing to write leaves the length alone."""
         if not piece:
             return
-        end = offset + len(piece)
-        if len(self.data) < end:
-            self.data.extend(bytes(end - len(self.data)))
-        self.data[offset:end] = piece
+        data, end = self.own(), offset + len(piece)
+        if len(data) < end:
+            data.extend(bytes(end - len(data)))
+        data[offset:end] = piece
         self.size = max(self.size, end)
 
     def truncate(self, size: int) -> None:
         """As `ftruncate`."""
-        del self.data[size:]
+        if size < len(self.data):
+            del self.own()[size:]
         self.size = size
 
 
@@ -73,6 +87,12 @@ class Write:
     def apply(self, content: Bytes) -> None:
         """Make it in `content`."""
         content.write(self.piece, self.offset)
+
+    def begun(self, share: float, unit_bytes: int) -> Write:
+        """The first part of it: a share of all, rounded so that it ends where a unit of the file does, or it does."""
+        end = self.offset + round(share * (len(self.piece) + unit_bytes))
+        count = max(0, end - end % unit_bytes - self.offset)
+        return Write(self.offset, self.piece[:count])
 
     def tear(self, content: Bytes, rng: random.Random) -> None:
         """Make some sectors of it in `content`, or only its length, or nothing."""
@@ -109,13 +129,20 @@ class Truncate:
 
 @attrs.define(eq=False)
 class FileContent:
-    """Bytes of one file as seen now, as last synced, and the changes between the two."""
+    """Bytes of one file as seen now, as last synced, and the changes between the two.
+
+    `_doubtful` has changes that a failed sync was about, and those behind them that a later sync covered (True).
+    """
 
     live: Bytes = attrs.field(factory=Bytes)
     _durable: Bytes = attrs.field(factory=Bytes)
     _pending: list[Write | Truncate] = attrs.field(factory=list)
-    _doubtful: list[Write | Truncate] = attrs.field(factory=list)
+    _doubtful: list[tuple[Write | Truncate, bool]] = attrs.field(factory=list)
     _mapped: int = 0
+    _noted: bytes = b""
+    _arriving: Write | None = None
+
+    # -- changes
 
     def write(self, piece: bytes, offset: int) -> None:
         """Change the present state."""
@@ -126,46 +153,104 @@ class FileContent:
         self._change(Truncate(size))
 
     def _change(self, change: Write | Truncate) -> None:
+        self.note_mapped()
         change.apply(self.live)
         self._pending.append(change)
+        self._noted = bytes(self.live.data[: self._mapped])
+
+    def begin(self, piece: bytes, offset: int) -> None:
+        """A write is on its way: when the power goes now, a part of it counts."""
+        self._arriving = Write(offset, piece)
+
+    def end(self) -> None:
+        """The write on its way has come to an end, or has failed."""
+        self._arriving = None
+
+    # -- mapped memory
 
     def map(self, size: int) -> memoryview:
         """The first `size` bytes of the present state, to be written without a call."""
-        missing = size - len(self.live.data)
-        if missing > 0:
-            self.live.data.extend(bytes(missing))
+        self.note_mapped()
+        data = self.live.own()
+        if len(data) < size:
+            data.extend(bytes(size - len(data)))
         self._mapped = max(self._mapped, size)
-        return memoryview(self.live.data)[:size]
+        self._noted = bytes(data[: self._mapped])
+        return memoryview(data)[:size]
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the memory is small enough to be looked at before each operation."""
+        return 0 < self._mapped <= NOTED_BYTES
+
+    def note_mapped(self) -> None:
+        """Take what was changed in mapped memory since the last look for writes of whole pages.
+
+        So a crash may leave any state that a page had before an operation of the disk.
+        """
+        if not self._mapped or self.live.data[: self._mapped] == self._noted:
+            return
+        now = bytes(self.live.data[: self._mapped])
+        for at in range(0, self._mapped, PAGE_BYTES):
+            page = now[at : at + PAGE_BYTES]
+            if page != self._noted[at : at + PAGE_BYTES]:
+                self._pending.append(Write(at, page))
+        self._noted = now
+
+    # -- durability
 
     def sync(self) -> None:
         """All changes since the last sync will survive."""
-        for change in self._pending:
-            change.apply(self._durable)
+        self.note_mapped()
+        if self._doubtful:
+            self._doubtful += [(change, True) for change in self._pending]
+        else:
+            for change in self._pending:
+                change.apply(self._durable)
         self._pending.clear()
-        if self._mapped:
-            self._durable.write(self.live.read(self._mapped, 0), 0)
 
     def doubt(self) -> None:
         """A sync failed: what it was about may survive, but no later sync promises it."""
-        self._doubtful.extend(self._pending)
+        self.note_mapped()
+        self._doubtful += [(change, False) for change in self._pending]
         self._pending.clear()
+
+    def kill(self) -> None:
+        """The process that changed the file has ended: its mapped memory is gone, its changes are not."""
+        self.note_mapped()
+        self._mapped, self._noted = 0, b""
+        arriving, self._arriving = self._arriving, None
+        if arriving is not None:
+            begun = arriving.begun(0.5, PAGE_BYTES)
+            self.write(begun.piece, begun.offset)
 
     def crash(self, rng: random.Random, keep: Keep) -> None:
         """Forget some of what was not synced; what is left counts as synced."""
-        changes = [*self._doubtful, *self._pending]
-        for change in changes:
-            if keep == "all":
+        self.note_mapped()
+        if self._arriving is not None and keep != "none":
+            self._pending.append(self._arriving.begun(rng.random(), SECTOR_BYTES))
+        changes = [*self._doubtful, *((change, False) for change in self._pending)]
+        for change, is_synced in changes:
+            if is_synced or keep == "all":
                 change.apply(self._durable)
             elif keep == "some":
                 change.tear(self._durable, rng)
-        for page in range(0, self._mapped, PAGE_BYTES):  # which ones were written, nobody knows
-            if keep == "all" or (keep == "some" and rng.random() < 0.5):
-                count = min(PAGE_BYTES, self._mapped - page)
-                self._durable.write(self.live.read(count, page), page)
         self._doubtful.clear()
         self._pending.clear()
-        self._mapped = 0
-        self.live = Bytes(bytearray(self._durable.data), self._durable.size)
+        self._mapped, self._noted, self._arriving = 0, b"", None
+        self.live = self._durable.share()
+
+    def copy(self) -> FileContent:
+        """The same content, to be changed by itself. Nothing is mapped there."""
+        self.note_mapped()
+        live = self.live
+        return FileContent(
+            Bytes(bytes(live.data), live.size) if self._mapped else live.share(),
+            self._durable.share(),
+            list(self._pending),
+            list(self._doubtful),
+            arriving=self._arriving,
+        )
 
 
 @attrs.define(eq=False)
@@ -174,216 +259,3 @@ class Node:
 
     modified_ms: int
     content: FileContent = attrs.field(factory=FileContent)
-
-
-@attrs.frozen
-class Bind:
-    """A file got a name."""
-
-    path: str
-    node: Node
-
-
-@attrs.frozen
-class Unbind:
-    """A name was removed."""
-
-    path: str
-
-
-@attrs.frozen
-class Rename:
-    """A file changed its name."""
-
-    old: str
-    new: str
-    node: Node
-
-
-@attrs.frozen
-class MakeDir:
-    """A directory appeared."""
-
-    path: str
-
-
-@attrs.frozen
-class RemoveDir:
-    """A directory disappeared."""
-
-    path: str
-
-
-Change = Bind | Unbind | Rename | MakeDir | RemoveDir
-
-
-@attrs.define(eq=False)
-class Tree:
-    """Names of files, and directories, with what each directory holds."""
-
-    files: dict[str, Node] = attrs.field(factory=dict)
-    dirs: set[str] = attrs.field(factory=set)
-    children: dict[str, set[str]] = attrs.field(factory=dict)
-    _path_of: dict[Node, str] = attrs.field(factory=dict)
-
-    def apply(self, change: Change) -> None:
-        """Make one change of names; one that no longer fits changes nothing."""
-        match change:
-            case Bind(path, node):
-                # a file has one name: where its rename is durable already, the old one is history
-                if node not in self._path_of:
-                    self._bind(path, node)
-            case Unbind(path):
-                self._unbind(path)
-            case Rename(old, new, node):
-                if self.files.get(old) is node:
-                    self._unbind(old)
-                self._bind(new, node)
-            case MakeDir(path):
-                self.dirs.add(path)
-                self.children.setdefault(parent(path), set()).add(path)
-            case RemoveDir(path):
-                self.dirs.discard(path)
-                self.children.get(parent(path), set()).discard(path)
-            case _:
-                assert_never(change)
-
-    def _bind(self, path: str, node: Node) -> None:
-        self._unbind(path)
-        earlier = self._path_of.get(node)
-        if earlier is not None:
-            self._unbind(earlier)
-        self.files[path] = node
-        self._path_of[node] = path
-        self.children.setdefault(parent(path), set()).add(path)
-
-    def _unbind(self, path: str) -> None:
-        node = self.files.pop(path, None)
-        if node is not None:
-            del self._path_of[node]
-            self.children[parent(path)].discard(path)
-
-    def without_orphans(self) -> Tree:
-        """A copy that lacks what lies in directories that are not there."""
-        copy = Tree()
-        for path in sorted(self.dirs):  # parents sort before their children
-            if is_root(parent(path)) or parent(path) in copy.dirs:
-                copy.apply(MakeDir(path))
-        for path, node in self.files.items():
-            if is_root(parent(path)) or parent(path) in copy.dirs:
-                copy.apply(Bind(path, node))
-        return copy
-
-
-class Names:
-    """The names on a disk as seen now, as last synced, and the changes between the two."""
-
-    def __init__(self) -> None:
-        self._live = Tree()
-        self._durable = Tree()
-        self._pending: list[Change] = []
-
-    def find(self, path: str) -> Node | None:
-        """The file of that name."""
-        return self._live.files.get(path)
-
-    def is_dir(self, path: str) -> bool:
-        """Whether a directory is there; the root and the working directory always are."""
-        return is_root(path) or path in self._live.dirs
-
-    def children(self, path: str) -> list[str]:
-        """Sorted names in a directory."""
-        return sorted(posixpath.basename(name) for name in self._live.children.get(path, ()))
-
-    def used_bytes(self) -> int:
-        """Bytes that take room."""
-        return sum(node.content.live.allocated for node in self._live.files.values())
-
-    def bind(self, path: str, node: Node) -> None:
-        """Give a file its name."""
-        self._change(Bind(path, node))
-
-    def unbind(self, path: str) -> None:
-        """Remove a name."""
-        self._change(Unbind(path))
-
-    def rename(self, old: str, new: str) -> None:
-        """Move a name, replacing `new`."""
-        self._change(Rename(old, new, self._live.files[old]))
-
-    def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents."""
-        for directory in reversed(list(ancestors(path))):
-            if directory not in self._live.dirs:
-                self._change(MakeDir(directory))
-
-    def remove_tree(self, path: str) -> None:
-        """Remove a directory with all it holds, from the leaves up."""
-        inside = path + "/"
-        for name in [name for name in self._live.files if name.startswith(inside)]:
-            self._change(Unbind(name))
-        for name in sorted((n for n in self._live.dirs if n.startswith(inside)), reverse=True):
-            self._change(RemoveDir(name))
-        self._change(RemoveDir(path))
-
-    def _change(self, change: Change) -> None:
-        self._live.apply(change)
-        self._pending.append(change)
-
-    def sync(self, directory: str) -> None:
-        """The names in a directory will survive, and so will the way to it.
-
-        Real file systems make a new directory durable together with the first sync inside it.
-        """
-        way = set(ancestors(directory))
-        left: list[Change] = []
-        for change in self._pending:
-            if directory in _parents(change) or (
-                isinstance(change, MakeDir | RemoveDir) and change.path in way
-            ):
-                self._durable.apply(change)
-            else:
-                left.append(change)
-        self._pending = left
-
-    def crash(self, rng: random.Random, *, keep: Keep, reorder: bool) -> None:
-        """Forget some of what was not synced: names, and bytes of the files that keep one."""
-        count = len(self._pending)
-        if keep == "all":
-            kept = self._pending
-        elif keep == "none":
-            kept = []
-        elif reorder:
-            kept = [change for change in self._pending if rng.random() < 0.5]
-        else:
-            kept = self._pending[: rng.randint(0, count)]
-        for change in kept:
-            self._durable.apply(change)
-        self._durable = self._durable.without_orphans()
-        self._pending = []
-        for path in sorted(self._durable.files):
-            self._durable.files[path].content.crash(rng, keep)
-        self._live = self._durable.without_orphans()
-
-
-def ancestors(path: str) -> Iterable[str]:
-    """`path` and the directories above it, from the inside out, without the root."""
-    while not is_root(path):
-        yield path
-        path = posixpath.dirname(path)
-
-
-def parent(path: str) -> str:
-    """The directory that holds `path`, spelled as :func:`posixpath.normpath` spells it."""
-    return posixpath.dirname(path) or "."
-
-
-def is_root(path: str) -> bool:
-    """Whether a path is one that needs no creating."""
-    return path in ("", ".", "/")
-
-
-def _parents(change: Change) -> set[str]:
-    if isinstance(change, Rename):
-        return {parent(change.old), parent(change.new)}
-    return {parent(change.path)}
