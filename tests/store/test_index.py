@@ -661,3 +661,18 @@ def test_drop_all():
     assert (index.end_log_offset, index.end_timestamp_ms) == (-1, 0)
     insert(index, (3, 1, START_MS))
     assert found(index, 3) == [1]
+
+
+def test_an_entry_that_reached_the_disk_in_part_is_not_kept_for_its_small_offset():
+    """Found by the crash sweep: the hash of an entry was on the disk, but not its log offset."""
+    index = small()
+    insert(index, *[(n, n, START_MS) for n in range(10)])
+    file = index.files[0]
+    at = index_entry_position(6, SLOTS)
+    file.memory[at + 4 : at + INDEX_ENTRY.size] = bytes(INDEX_ENTRY.size - 4)
+    file.memory[at + INDEX_ENTRY.size : at + 5 * INDEX_ENTRY.size] = bytes(4 * INDEX_ENTRY.size)
+    again = reopened(index)
+    assert again.files[0].count_before(4) == 5
+    again.truncate(4)
+    insert(again, *[(n, n, START_MS) for n in range(4, 8)])
+    assert [again.files[0].entry(n)[1] for n in range(1, 9)] == list(range(8))

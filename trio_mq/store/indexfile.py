@@ -237,15 +237,16 @@ class IndexFile:
     def count_before(self, log_offset: int) -> int:
         """Index count that leaves only entries of records before `log_offset`.
 
-        Entries ascend by offset; those that never reached the disk are zeros at the end.
+        Entries ascend by offset; those that never reached the disk are zeros at the end. One that reached it in part
+        may say any smaller offset, so an entry only counts behind one that it may follow.
         """
         begin = self.header.begin_log_offset
         low, high = 1, max(1, min(self.header.index_count, self.entries))
         while low < high:
             middle = (low + high) // 2
-            key_hash, found, seconds, previous = self.entry(middle)
-            written = key_hash or found or seconds or previous
-            if written and begin <= found < log_offset:
+            entry, before = self.entry(middle), self.entry(middle - 1)
+            follows = middle == 1 or (any(before) and before[1] <= entry[1])
+            if any(entry) and follows and begin <= entry[1] < log_offset:
                 low = middle + 1
             else:
                 high = middle
