@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 import pytest
 
 from tests.recovery.stores import QUEUE_FILE_ENTRIES, SEGMENT_BYTES, World
+from trio_mq.lookinside.feed import Feed, make_feed
 from trio_mq.lookinside.findings import KEPT_OF_A_KIND, Kind, Report
 from trio_mq.lookinside.verify import StateLook
 from trio_mq.protocol.layout import (
@@ -16,6 +20,8 @@ from trio_mq.protocol.layout import (
     index_entry_position,
     index_slot_position,
 )
+from trio_mq.protocol.verdict import Whole
+from trio_mq.recovery.columns import ColumnLot
 
 from .support import checked, kinds
 
@@ -41,16 +47,43 @@ async def test_a_whole_store_is_sound(world: World, kill: bool) -> None:
     assert report.counted["indexEntries"] == 400
 
 
+@pytest.mark.parametrize("damage", ["none", "index", "queue", "log", "much"])
 async def test_without_numpy_it_is_the_same(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    offsets = await memory_world.filled(150)
+    if damage in ("index", "much"):
+        memory_world.write(index_path(memory_world), b"\0\0\0\1", index_slot_position(7))
+        memory_world.write(index_path(memory_world), b"\1", index_entry_position(70, SLOTS))
+    if damage in ("queue", "much"):
+        memory_world.cut_entries("T", 0, 10, 3)
+        memory_world.write(memory_world.queue_file("T", 1), b"\1", 105)
+    if damage in ("log", "much"):
+        memory_world.flip(offsets[70] + 88)
+        memory_world.disk.remove(memory_world.segment(2 * SEGMENT_BYTES))
+    with_numpy = checked(memory_world)
+    for name in ("bulkchains", "bulkkeys", "bulkfeed"):
+        monkeypatch.setitem(sys.modules, f"trio_mq.lookinside.{name}", None)
+    assert type(make_feed(None, None)) is Feed
+    assert checked(memory_world).as_dict() == with_numpy.as_dict()
+    assert with_numpy.sound is (damage == "none")
+
+
+async def test_columns_are_compared_as_columns(
     memory_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A sound store with numpy: records are made only of what does not come in columns."""
     await memory_world.filled(150)
-    memory_world.write(index_path(memory_world), b"\0\0\0\1", index_slot_position(7))
-    with_numpy = checked(memory_world)
-    monkeypatch.setitem(__import__("sys").modules, "trio_mq.lookinside.bulkchains", None)
-    monkeypatch.setitem(__import__("sys").modules, "trio_mq.lookinside.bulkkeys", None)
-    assert checked(memory_world).as_dict() == with_numpy.as_dict()
-    assert not with_numpy.sound
+    made: list[int] = []
+    real = ColumnLot.records
+
+    def counted(lot: ColumnLot) -> Sequence[Whole]:
+        made.append(lot.count)
+        return real(lot)
+
+    monkeypatch.setattr(ColumnLot, "records", counted)
+    assert checked(memory_world).sound
+    assert made == []
 
 
 async def test_expired_records_are_no_fault(memory_world: World) -> None:
@@ -213,8 +246,8 @@ async def test_an_entry_that_points_back_to_another_record(memory_world: World) 
     memory_world.write(path, entry, 7 * QUEUE_ENTRY_SIZE)
     found = queue_faults(checked(memory_world))
     assert [(kind, count) for kind, count, _ in found] == [
-        (Kind.QUEUE_STRAY, 1),
         (Kind.QUEUE_LACKS, 1),
+        (Kind.QUEUE_STRAY, 1),
     ]
 
 

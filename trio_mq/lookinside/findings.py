@@ -82,6 +82,13 @@ class Report:
         if self._lines[kind] <= KEPT_OF_A_KIND:
             self.findings.append(Finding(kind, path, offset, text, count))
 
+    def sort(self) -> None:
+        """Put findings in the order of kinds, and of places."""
+        order = {kind: number for number, kind in enumerate(Kind)}
+        self.findings.sort(
+            key=lambda f: (order[f.kind], f.path, -1 if f.offset is None else f.offset)
+        )
+
     @property
     def sound(self) -> bool:
         """Whether nothing is wrong."""

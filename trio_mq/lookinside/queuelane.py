@@ -28,7 +28,7 @@ TRANSACTION = 0xC
 UNDISPATCHED = (int(MessageFlag.TRANSACTION_PREPARED), int(MessageFlag.TRANSACTION_ROLLBACK))
 _INNER_BATCH = int(MessageFlag.INNER_BATCH)
 #: Flags that a record of a simple queue must not have to be compared in a block.
-_ODD_FLAGS = 0x80 | 0x4
+ODD_FLAGS = 0x80 | 0x4
 _columns = itemgetter(0, 3, 4, 5, 7)  # of Whole: size, offsets in queue and log, flags, tags code
 
 
@@ -82,7 +82,7 @@ class Lane:
 
     def take(self, records: Sequence[Whole]) -> None:
         """Compare the next records of this queue, which are in log order."""
-        if self._run is not None or self.queue.is_batch or not self._take_block(records):
+        if not self._take_block(records):
             for record in records:
                 if record.sys_flag & TRANSACTION not in UNDISPATCHED:
                     self._take_one(record)
@@ -90,20 +90,29 @@ class Lane:
     def _take_block(self, records: Sequence[Whole]) -> bool:
         """Compare all at once; False, and nothing done, when they are not exactly the next entries."""
         sizes, offsets, log_offsets, flags, tags = zip(*map(_columns, records), strict=True)
-        count, cursor = len(sizes), self.cursor
-        if offsets[0] != cursor or offsets[-1] != cursor + count - 1:
+        first, count = offsets[0], len(sizes)
+        if not self.is_at(first) or offsets[-1] != first + count - 1:
             return False
-        if any(flag & _ODD_FLAGS for flag in set(flags)) or self.queue.topic == SCHEDULE_TOPIC:
+        if any(flag & ODD_FLAGS for flag in set(flags)):
             return False
-        if offsets != tuple(range(cursor, cursor + count)):
+        if offsets != tuple(range(first, first + count)):
             return False
         pack = QUEUE_ENTRY.pack
         expected = b"".join([pack(*row) for row in zip(log_offsets, sizes, tags, strict=True)])
+        return self.advance(expected)
+
+    def is_at(self, queue_offset: int) -> bool:
+        """Whether all is well, and the next entry is that of a queue offset, so that a block may be compared."""
+        simple = not self.queue.is_batch and self.queue.topic != SCHEDULE_TOPIC
+        return simple and self._run is None and queue_offset == self.cursor
+
+    def advance(self, expected: bytes) -> bool:
+        """Pass over the next entries if they are these; whether they were."""
+        count, cursor = len(expected) // QUEUE_ENTRY_SIZE, self.cursor
         found = self.queue.read(cursor, count)
         if len(found) < len(expected) and found:
-            found += self.queue.read(cursor + len(found) // QUEUE_ENTRY_SIZE, count)[
-                : len(expected) - len(found)
-            ]
+            done = len(found) // QUEUE_ENTRY_SIZE
+            found += self.queue.read(cursor + done, count - done)
         if found != expected:
             return False
         self.cursor = cursor + count

@@ -13,18 +13,15 @@ import attrs
 
 from trio_mq.errors import StoreDamaged
 from trio_mq.lookinside.chains import chain_faults
+from trio_mq.lookinside.feed import make_feed
 from trio_mq.lookinside.findings import Kind, Report
 from trio_mq.lookinside.keysearch import IndexFileView, open_index
 from trio_mq.lookinside.verify_index import IndexCheck
 from trio_mq.lookinside.verify_queues import Damage, QueueCheck
 from trio_mq.lookinside.view import StoreView, data_end
 from trio_mq.protocol.layout import INDEX_ENTRY_SIZE
-from trio_mq.protocol.verdict import Whole
 from trio_mq.recovery.survey import Bad, Blank, Missing, Unwritten, survey
 from trio_mq.store.checkpoint import AbortMarker, CheckpointFile, read_marks
-
-#: Records that are compared at once: queues and index are read in pieces that are worth it.
-RECORDS_AT_ONCE = 4096
 
 #: Told what is gone through, how far that is, and how much there is, in bytes.
 Progress = Callable[[str, int, int], None]
@@ -67,6 +64,7 @@ def verify(view: StoreView, state: StateLook, progress: Progress) -> Report:
     finally:
         for file in files:
             file.close()
+    report.sort()
     return report
 
 
@@ -117,17 +115,10 @@ def _log(
     begin = segments.start
     end = data_end(segments, segments.starts[-1]) if segments.starts else begin
     records = log_bytes = 0
-    waiting: list[Whole] = []
-
-    def look() -> None:
-        if queues is not None:
-            queues.look(waiting)
-        index.look(waiting)
-        waiting.clear()
-
+    feed = make_feed(queues, index)
     for piece in survey(segments):
         if isinstance(piece, Bad | Missing):
-            look()  # what lies before the damage does not know of it yet
+            feed.flush()  # what lies before the damage does not know of it yet
         if isinstance(piece, Bad):
             damage.add(piece.begin, piece.end)
             start = segments.segment_of(piece.begin)
@@ -142,14 +133,12 @@ def _log(
             text = f"log offsets {piece.begin} to {piece.end} have no file"
             report.add(Kind.LOG_MISSING, path, None, text)
         elif not isinstance(piece, Blank | Unwritten):
-            waiting += piece.records()
             records += piece.count
             log_bytes += piece.end - piece.begin
-            if len(waiting) < RECORDS_AT_ONCE:
+            if not feed.add(piece):
                 continue
-            look()
         progress("checking the log", min(piece.end, end) - begin, end - begin)
-    look()
+    feed.flush()
     report.counted["records"] = records
     report.counted["recordBytes"] = log_bytes
 

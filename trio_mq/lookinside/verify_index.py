@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from trio_mq.lookinside.expectedkeys import HEAD_BYTES, Rows, expected_keys, seconds_between
+from trio_mq.lookinside.expectedkeys import HEAD_BYTES, Expected, expected_keys, seconds_between
 from trio_mq.lookinside.findings import Kind, Report
 from trio_mq.lookinside.keysearch import IndexFileView
 from trio_mq.lookinside.records import record_at
@@ -87,14 +87,19 @@ class IndexCheck:
             for r in records
             if r.sys_flag & _ROLLBACK != _ROLLBACK
         ]
-        if self._run is None and self._take_block(rows):
-            return
-        for row in rows:
-            self._take_one(*row)
+        if not self.advance(self._keys.of(rows)):
+            for row in rows:
+                self._take_one(*row)
 
-    def _take_block(self, rows: Rows) -> bool:
-        """Compare all at once; False, and nothing done, when they are not exactly the next entries."""
-        expected = self._keys.of(rows)
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to compare with."""
+        return not self._files
+
+    def advance(self, expected: Expected) -> bool:
+        """Pass over the next entries if they are these; False, and nothing done, when they are not."""
+        if self._run is not None:
+            return False
         at, number, done = self._at, self._number, 0
         while done < expected.total:
             if at >= len(self._files):

@@ -90,11 +90,19 @@ class QueueCheck:
             else:
                 some.append(record)
         for key, some in groups.items():
-            lane = self._lanes[key] if key in self._lanes else self._lane(key)
-            if lane is not None:
-                lane.take(some)
-            else:
-                self._without_queue(key, some)
+            self.look_at_queue(key, some)
+
+    def look_at_queue(self, key: tuple[str, int], records: Sequence[Whole]) -> None:
+        """Compare the next records of one queue."""
+        lane = self.lane(key)
+        if lane is not None:
+            lane.take(records)
+        else:
+            self._without_queue(key, records)
+
+    def lane(self, key: tuple[str, int]) -> Lane | None:
+        """A queue's lane; None for one that has no folder."""
+        return self._lanes[key] if key in self._lanes else self._lane(key)
 
     def _lane(self, key: tuple[str, int]) -> Lane | None:
         queue = self._files.get(key)
@@ -148,7 +156,7 @@ class QueueCheck:
     def finish(self) -> None:
         """Judge what no record of the log has asked for, and records without any queue."""
         for key in self._files:
-            lane = self._lanes[key] if key in self._lanes else self._lane(key)
+            lane = self.lane(key)
             assert lane is not None
             lane.finish()
             if lane.older:
