@@ -36,6 +36,12 @@ def _run(arguments: list[str]) -> int:
             from trio_mq.cli import serve
 
             return serve.serve(values)
+    if arguments[:1] == ["recover"]:
+        values = options.parse_plain(arguments[1:], options.RECOVER)
+        if values is not None:  # typer and pydantic would take a quarter of the memory of a dry run
+            from trio_mq.cli import recover
+
+            return recover.recover(values)
     from trio_mq.cli import tree  # loads typer, which a plain start does without
 
     tree.make()(prog_name="trio-mq")

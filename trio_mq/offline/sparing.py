@@ -17,7 +17,7 @@ from trio_mq.store.indexfile import SomeKeys
 from trio_mq.store.store import StoreParts
 
 #: Keys that are inserted in earnest: more than a crash leaves to be inserted again, fewer than a rebuild has.
-KEYS_INSERTED: Final = 200_000
+KEYS_INSERTED: Final = 100_000
 
 
 class SparingIndex(KeyIndex):
