@@ -113,7 +113,7 @@ async def test_a_write_that_fails_refuses_until_a_write_works_again(autojump_clo
         assert store.queues.get("T", 1).max_offset == 0  # type: ignore[union-attr]
     assert sum("cannot write to" in r.message for r in caplog.records) == 1
     assert disk.list_dir("/store") == [
-        "checkpoint", "commitlog", "consumequeue", "index", "lock",
+        "checkpoint", "commitlog", "consumequeue", "index", "lock", "queuelist.json",
     ]  # fmt: skip
 
 
