@@ -242,7 +242,7 @@ OTHER_NAMES = {
     "logOffset", "messageId", "bornHost", "reconsumeTimes", "preparedTransactionOffset",
     "propertiesBase64", "bodyBase64", "bodyText", "bodyHex", "bodyDecompressed", "bodyProblem",
     # settings of Apache's broker and clients
-    "enabledAppendPropCRC", "pollNameServerInterval",
+    "enabledAppendPropCRC", "pollNameServerInterval", "commitLogRecoverMaxNum",
 }  # fmt: skip
 
 

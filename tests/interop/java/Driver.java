@@ -39,6 +39,7 @@ public final class Driver {
         PushConsumers.register(OPS);
         PullConsumers.register(OPS);
         Admins.register(OPS);
+        Stores.register(OPS);
         ExecutorService threads = Executors.newCachedThreadPool();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
