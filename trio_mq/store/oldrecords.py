@@ -44,6 +44,11 @@ class OldRecords:
         """How many damaged records were met so far."""
         return len(self._told)
 
+    @property
+    def holed(self) -> bool:
+        """Whether a queue has a hole that only a careful start finds."""
+        return bool(self._holes)
+
     def all_good(self, data: bytes, sizes: Sequence[int], begin: int) -> bool:
         """Whether `data`, records of these sizes from log offset `begin` on, is what was once written."""
         at = 0
@@ -73,13 +78,13 @@ class OldRecords:
         return found
 
     def hole(self, queue: BaseQueue, number: int) -> None:
-        """A queue has an entry of zeros: tell once what makes it whole (case C025)."""
+        """A queue has an entry of zeros: tell it once (case C025)."""
         name = queue.topic, queue.queue_id
         if name not in self._holes:
             self._holes.add(name)
             log.error(
-                "queue %s/%d has no entry at offset %d, so consumers miss messages that may be in the log; a start "
-                "that looks at everything makes it whole: stop, then trio-mq recover --assume abnormal STORE",
+                "queue %s/%d has no entry at offset %d, so consumers miss messages that may be in the log; the next "
+                "start looks at everything and fills the hole",
                 *(*name, number),
             )
 

@@ -324,8 +324,8 @@ class Store:
     async def close(self) -> None:
         """Make everything durable and take the abort marker away. Called after :meth:`run` has ended.
 
-        When messages are refused because of the disk, or something could not be written, the marker stays and the
-        next start looks at everything.
+        When messages are refused because of the disk, something could not be written, or a queue turned out to have a
+        hole, the marker stays and the next start looks at everything.
         """
         try:
             with trio.move_on_after(CLOSE_LIMIT_S, shield=True) as scope:
@@ -344,6 +344,11 @@ class Store:
             await self.flusher.sync_derived()
             self.log.drop_spare()
             await parts.disk.run(partial(parts.queues.roster.save, parts.queues.reached()))
+            if self.reader.old.holed:
+                log.warning(
+                    "the abort marker stays, so that the next start fills a hole in a queue"
+                )
+                return
             if self.refusal is None:
                 await parts.disk.run(partial(parts.abort.remove, parts.root))
                 return
