@@ -89,6 +89,7 @@ def test_example() -> None:
 
 
 def test_crc_vectors() -> None:
+    """p18."""
     assert record.body_crc(b"hello") == 907060870
     assert record.body_crc(b"") == 0
     assert crc_tail(907060870) == b"__CRC32#\x010780607090\x02"
@@ -188,6 +189,7 @@ def test_round_trip(message: StoredMessage) -> None:
 @pytest.mark.parametrize("flags", [0, 0x10, 0x20, 0x30])
 @pytest.mark.parametrize("topic_length", [1, 127, 128, 255])
 def test_all_versions_and_hosts(flags: int, topic_length: int) -> None:
+    """p20."""
     raw = make(topic=b"t" * topic_length, sys_flag=flags)
     hosts = 12 * (flags.bit_count())
     head = (91 if topic_length <= 127 else 92) + hosts
@@ -521,6 +523,7 @@ def test_every_kind_of_buffer_gives_the_same() -> None:
 @pytest.mark.parametrize("flags", [0, 0x10, 0x20, 0x30])
 @pytest.mark.parametrize("topic", [b"T", b"t" * 200])
 def test_every_prefix_is_torn(flags: int, topic: bytes) -> None:
+    """p19."""
     raw = make(topic=topic, sys_flag=flags)
     for length in range(len(raw)):
         assert isinstance(check(raw, 0, length), Torn)

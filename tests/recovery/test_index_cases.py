@@ -46,6 +46,7 @@ def without_marks(world: World) -> None:
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("count", [60, 450])
 async def test_c031_no_key_is_lost_by_a_crash(world: World, marked: bool, count: int):
+    """p4."""
     offsets = await world.filled(count)
     offsets += await world.filled(0)
     if not marked:
@@ -197,7 +198,7 @@ async def test_without_an_index_nothing_is_read_for_it(world: World):
 
 
 async def test_names_of_files_do_not_matter_when_the_clock_went_back(world: World):
-    """Two files whose names are in the wrong order: records go on into the newer one."""
+    """p26: Two files whose names are in the wrong order: records go on into the newer one."""
     offsets = await world.filled(250)
     first, second = index_files(world)[:2]
     swapped = {first: world.read(second), second: world.read(first)}
@@ -215,6 +216,7 @@ async def test_names_of_files_do_not_matter_when_the_clock_went_back(world: Worl
 
 
 async def test_the_last_record_is_not_indexed_twice(world: World):
+    """p26."""
     offsets = await world.filled(30)
     for crashed in (False, True, True):
         if crashed:
