@@ -68,7 +68,9 @@ async def test_every_byte_of_index_slots_and_entries(world: World) -> None:
     first = index_entry_position(1, 7)
     # The first entry's seconds count from the end of a file before, which is not there.
     seconds = range(first + 12, first + 16)
-    found = unnoticed(world, path, 40, 40 + 7 * 4) + unnoticed(world, path, first, first + 48 * 20)
+    last = index_entry_position(48, 7)
+    found = unnoticed(world, path, 40, 40 + 7 * 4) + unnoticed(world, path, first, first + 6 * 20)
+    found += unnoticed(world, path, last, last + 20)
     assert [at for at in found if at not in seconds] == []
 
 
