@@ -37,11 +37,11 @@ async def inspect(world: World, **more: object) -> Inspection:
 
 async def carry_out(world: World, **more: object) -> Inspection:
     """Recover without a broker."""
+    return await recover_offline(world.disk, world.clock, wanted(world, **more), nothing)
 
-    async def before(rehearsal: Rehearsal) -> None:
-        """Nothing is taken out of the store."""
 
-    return await recover_offline(world.disk, world.clock, wanted(world, **more), before)
+async def nothing(rehearsal: Rehearsal) -> None:
+    """What is done between rehearsal and recovery."""
 
 
 @contextmanager

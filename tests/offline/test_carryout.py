@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from tests.recovery.stores import World, everything
-from trio_mq.errors import StoreLocked
+from trio_mq.config import Settings, StoreSettings
+from trio_mq.errors import ForeignFormat, StoreLocked
+from trio_mq.offline import Wanted, recover_offline, rehearse
 from trio_mq.recovery.inspection import Verdict
 from trio_mq.recovery.inspectiontext import lines
 
-from .looking import carry_out, inspect
+from .looking import carry_out, inspect, nothing
 from .test_rehearsal import (
     DAMAGES,
     Damage,
@@ -88,6 +91,33 @@ async def test_a_refused_store_is_left_alone(world: World):
     assert world.files() == before
     assert not found.done
     assert found.verdict is Verdict.REFUSED
+
+
+async def test_a_folder_of_log_files_can_only_be_looked_at(world: World):
+    await world.filled(100)
+    alone = attrs.evolve(world, root=world.path("commitlog"))
+    found = await inspect(alone)
+    assert found.commit_log_only
+    assert found.picture.records == 100
+    before = alone.files()
+    with pytest.raises(ForeignFormat, match="a folder of log files only"):
+        await carry_out(alone)
+    assert alone.files() == before
+
+
+async def test_a_log_in_a_place_of_its_own(world: World, tmp_path):
+    place = str(tmp_path / "other-disk")
+    world.settings = attrs.evolve(world.settings, commit_log_path=place)
+    await world.filled(100, kill=True)
+    spare = f"{place}/{(1 << 20):020d}"
+    world.resize(spare, 0)
+    settings = Settings(store=StoreSettings(commit_log_path=place))
+    async with rehearse(world.disk, world.clock, Wanted(world.root, settings)) as rehearsal:
+        found = rehearsal.inspection
+    assert found.picture.records == 100
+    assert [(c.path, c.phase) for c in found.changes if c.counts] == [(spare, 3)]
+    await recover_offline(world.disk, world.clock, Wanted(world.root, settings), nothing)
+    assert not world.disk.exists(spare)
 
 
 async def test_a_state_file_comes_back_from_its_backup(world: World):

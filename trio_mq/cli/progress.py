@@ -21,6 +21,7 @@ _MIB: Final = 1024 * 1024
 _PHASES: Final = {
     "survey": "reading the log",
     "cut": "reading what is behind the cut",
+    "rehearsal": "rehearsing a start",
     "log": "recovering",
 }
 

@@ -14,7 +14,7 @@ import attrs
 
 from trio_mq.clock import Clock
 from trio_mq.config import StoreSettings
-from trio_mq.errors import StoreError
+from trio_mq.errors import ForeignFormat, StoreError
 from trio_mq.offline.phases import recover_parts
 from trio_mq.offline.rehearsal import Rehearsal, rehearse
 from trio_mq.offline.statefiles import Tables
@@ -53,6 +53,11 @@ async def recover_offline(
     the store open) and OSError.
     """
     detected = await disk.run(partial(wanted.detect, disk))
+    if detected.commit_log_dir == detected.root:
+        raise ForeignFormat(
+            f"{wanted.root} is a folder of log files only: it can be looked at with --dry-run; to recover it, put it "
+            f"as commitlog into a folder of its own, and name that"
+        )
     settings = wanted.effective(detected)
     tables = Tables.make(settings.broker, clock)
     parts = open_parts(disk, settings.store, clock, tables.is_batch)

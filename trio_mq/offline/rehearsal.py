@@ -152,6 +152,8 @@ class Rehearsal:
                 overlay.remove(finding.path)
                 overlay.remove(f"{finding.path}.bak")
         choices = self._wanted.choices(self.settings)
+        if (told := choices.progress) is not None:
+            choices = attrs.evolve(choices, progress=lambda _, at, end: told("rehearsal", at, end))
         tables = Tables.make(self.settings.broker, self._clock)
         try:
             report, offsets = await recover_parts(

@@ -108,7 +108,8 @@ def file_change(
     path: str, kind: Kind, size: int, *, old_path: str | None = None, index_is_kept: bool
 ) -> FileChange:
     """A change by its path in the store; `index_is_kept` when the index has as many keys as before in the end."""
-    top = path.partition("/")[0]
+    # Only the log can have a place of its own, outside of the store.
+    top = "commitlog" if path.startswith("/") else path.partition("/")[0]
     counts = top not in _MARKERS
     if top == "index" and index_is_kept and kind is Kind.CHANGED:
         counts = False
