@@ -81,6 +81,7 @@ class Flusher:
         self._queues_to = self._index_to = -1
         #: Log offset up to which they are wanted to be, soon.
         self._wanted_to = -1
+        self._list_failing = False
         #: Store time of the newest record that is written, ms.
         self.newest_ms = 0
         #: Called after the durable end moved.
@@ -283,9 +284,13 @@ class Flusher:
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            log.warning(
-                "the list of queues cannot be written: %s; a lost one may go unnoticed", error
-            )
+            if not self._list_failing:  # once, not in every round
+                log.warning(
+                    "the list of queues cannot be written: %s; a lost one may go unnoticed", error
+                )
+            self._list_failing = True
+        else:
+            self._list_failing = False
 
     def _note_durable(self, newest_ms: int, index_ms: int | None) -> None:
         """Put into the checkpoint how far log, queues and index are durable; nothing there may run ahead of them."""
