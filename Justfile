@@ -50,3 +50,7 @@ check: lint types test
 # run broker and name server on the default ports
 serve *args:
     {{bin}}python -m trio_mq serve {{args}}
+
+# cut the power after each disk operation, with one workload after the other, until interrupted; --seed N, --cuts M
+crash-sweep *args:
+    {{bin}}python -m tests.sweep {{args}}

@@ -2,7 +2,7 @@
 
 In: a seed. Out: a :class:`Recording`: a copy of the disk before each of its operations, and what clients had been
 told by then. The same seed gives the same operations, in any process. The lives: sync flush, ended by a clean stop;
-the other kind of flush, ended by a kill; sync flush again, ended by a clean stop. Between them they roll log
+async flush if the seed is even, ended by a kill; sync flush again, ended by a clean stop. Between them they roll log
 segments, queue files and index files, write all state files, let a segment expire and delete a topic.
 """
 
@@ -408,6 +408,11 @@ def record(seed: int, take: Callable[[int], bool]) -> Recording:
 def deterministically(seed: int, call: Callable[[], object]) -> None:
     """Run an async function with time that jumps, and with an order of tasks that only depends on the seed."""
     # Trio shuffles runnable tasks; these two names are how Hypothesis makes it repeat itself, too.
-    trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True
-    trio._core._run._r.seed(seed)
-    trio.run(call, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio_run = trio._core._run
+    before = trio_run._ALLOW_DETERMINISTIC_SCHEDULING
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    trio_run._r.seed(seed)
+    try:
+        trio.run(call, clock=trio.testing.MockClock(autojump_threshold=0))
+    finally:
+        trio_run._ALLOW_DETERMINISTIC_SCHEDULING = before
