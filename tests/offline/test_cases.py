@@ -160,6 +160,9 @@ async def test_c025_a_hole_in_a_queue_file_is_told(world: World):
     assert change.path == world.queue_file(first=50).removeprefix(f"{world.root}/")
     assert change.kind is Kind.CHANGED
     assert 0 < change.bytes <= 400
+    (queue,) = found.queue_changes
+    assert (queue.before, queue.after, queue.entries) == (140, 140, 20)
+    assert "1 queue with 20 entries" in text(found)
     assert "hole" in text(found)
     assert found.lost.records == 0
 

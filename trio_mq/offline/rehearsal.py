@@ -8,7 +8,7 @@ records that a start would cut off, as long as it is not closed. Changes no byte
 from __future__ import annotations
 
 import posixpath
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Final, TypeVar
@@ -22,11 +22,13 @@ from trio_mq.offline.phases import recover_parts
 from trio_mq.offline.sparing import with_sparing_index
 from trio_mq.offline.statefiles import Tables, examine_all, unused_findings
 from trio_mq.offline.wanted import Wanted
+from trio_mq.protocol.layout import BATCH_QUEUE_ENTRY_SIZE, QUEUE_ENTRY_SIZE
 from trio_mq.recovery.apacheview import apache_view
 from trio_mq.recovery.differences import differences
 from trio_mq.recovery.glimpse import (
     IndexGlimpse,
     QueueGlimpse,
+    differing_entries,
     glimpse_index,
     glimpse_queues,
 )
@@ -51,6 +53,7 @@ from trio_mq.store.store import StoreParts, open_parts
 
 T = TypeVar("T")
 
+_ENTRY_BYTES: Final = {SIMPLE_FOLDER: QUEUE_ENTRY_SIZE, BATCH_FOLDER: BATCH_QUEUE_ENTRY_SIZE}
 #: Damaged places whose queue entries are looked for.
 SPANS_LOOKED_INTO: Final = 200
 #: Queues that are looked at in one call to a worker thread.
@@ -112,7 +115,7 @@ class Rehearsal:
                 self._set(index=IndexCounts(_keys_in(index_files), index.left, index.added))
                 kept = index.spared > 0 and self.inspection.index.is_kept
                 changes = await self._changes(overlay, index_is_kept=kept)
-                await self._draw_together(parts.queues, changes, self.inspection.report)
+                await self._draw_together(overlay, parts.queues, changes, self.inspection.report)
                 await self._tell_apache(crashed)
         finally:
             parts.release()
@@ -171,12 +174,16 @@ class Rehearsal:
     # -- drawing together ------------------------------------------------------------------------------------
 
     async def _draw_together(
-        self, queues: QueueTable, changes: list[FileChange], report: RecoveryReport
+        self,
+        overlay: OverlayDisk,
+        queues: QueueTable,
+        changes: list[FileChange],
+        report: RecoveryReport,
     ) -> None:
         """Everything that is told beside the report of a recovery."""
         found = self.inspection
         names = await self._disk.run(self._seen.queues.found)
-        touched = _queues_of(changes)
+        touched = await self._disk.run(partial(self._touched, overlay, changes))
         self._glimpses = await self._glimpse(
             [name for name in names if found.is_damaged or name[:2] in touched]
         )
@@ -190,6 +197,21 @@ class Rehearsal:
             state_files=(*found.state_files, *unused_findings(changes)),
         )
         await self._tell_cost(report)
+
+    def _touched(
+        self, overlay: OverlayDisk, changes: list[FileChange]
+    ) -> dict[tuple[str, int], int]:
+        """Queues whose files are changed, with the number of their entries that are. Blocking."""
+        found: dict[tuple[str, int], int] = {}
+        for change in changes:
+            parts = change.path.split("/")
+            if len(parts) == 4 and parts[0] in _ENTRY_BYTES and parts[2].isdigit():
+                path = f"{self._wanted.root}/{change.path}"
+                queue = parts[1], int(parts[2])
+                found[queue] = found.get(queue, 0) + differing_entries(
+                    self._disk, overlay, path, _ENTRY_BYTES[parts[0]]
+                )
+        return found
 
     async def _changes(self, overlay: OverlayDisk, *, index_is_kept: bool) -> list[FileChange]:
         refused = {f.path for f in self.inspection.state_files if f.effect is Effect.REFUSED}
@@ -290,25 +312,15 @@ def _below(root: str, path: str) -> str:
     return path.removeprefix(f"{root}/")
 
 
-def _queues_of(changes: Iterable[FileChange]) -> dict[tuple[str, int], None]:
-    """Queues whose files are changed."""
-    found: dict[tuple[str, int], None] = {}
-    for change in changes:
-        parts = change.path.split("/")
-        if len(parts) == 4 and parts[0] in (SIMPLE_FOLDER, BATCH_FOLDER) and parts[2].isdigit():
-            found[parts[1], int(parts[2])] = None
-    return found
-
-
 def _queue_changes(
-    touched: Iterable[tuple[str, int]], glimpses: list[QueueGlimpse], after: QueueTable
+    touched: Mapping[tuple[str, int], int], glimpses: list[QueueGlimpse], after: QueueTable
 ) -> Iterator[QueueChange]:
     before = {(g.topic, g.queue_id): g.max_offset for g in glimpses}
-    for topic, queue_id in touched:
+    for (topic, queue_id), entries in touched.items():
         queue = after.get(topic, queue_id)
         ends = before.get((topic, queue_id), 0), queue.max_offset if queue else 0
-        if ends[0] != ends[1]:
-            yield QueueChange(topic, queue_id, *ends)
+        if entries or ends[0] != ends[1]:
+            yield QueueChange(topic, queue_id, *ends, entries)
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ by :mod:`trio_mq.offline`. How ends are found: :mod:`trio_mq.recovery.scan`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import attrs
 
@@ -20,6 +21,9 @@ from trio_mq.store.index import NAME_DIGITS
 from trio_mq.store.log import CommitLog
 from trio_mq.store.queuetable import QueueTable
 from trio_mq.store.segments import read_file
+
+#: Entries that are compared in one go.
+ENTRIES_AT_ONCE: Final = 16_384
 
 
 @attrs.frozen
@@ -55,6 +59,22 @@ def glimpse_queues(
             unreadable += entries // queue.files.entry_bytes
         found.append(QueueGlimpse(topic, queue_id, tail.max_offset, tail.indexed_to, unreadable))
     return found
+
+
+def differing_entries(before: Disk, after: Disk, path: str, entry_bytes: int) -> int:
+    """How many entries of a queue file are not the same on two disks. A file that is not there has zeros."""
+    count, at, step = 0, 0, ENTRIES_AT_ONCE * entry_bytes
+    while True:
+        old, new = (read_file(disk, path, step, at) for disk in (before, after))
+        if not old and not new:
+            return count
+        if old != new:
+            old, new = old.ljust(step, b"\0"), new.ljust(step, b"\0")
+            count += sum(
+                old[entry : entry + entry_bytes] != new[entry : entry + entry_bytes]
+                for entry in range(0, step, entry_bytes)
+            )
+        at += step
 
 
 @attrs.frozen

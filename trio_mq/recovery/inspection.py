@@ -118,12 +118,13 @@ def file_change(
 
 @attrs.frozen
 class QueueChange:
-    """The end of a queue, in messages: before and after a start."""
+    """A queue that a start changes: its end before and after, in messages, and how many `entries` become others."""
 
     topic: str
     queue_id: int
     before: int
     after: int
+    entries: int
 
 
 @attrs.frozen
@@ -292,7 +293,7 @@ class Inspection:
             "cut_bytes": report.cut_bytes,
             "cut_reason": report.cut_reason,
             "quarantine": report.quarantine,
-            "entries_added": report.entries_added,
+            "entries_changed": sum(change.entries for change in self.queue_changes),
             "keys_removed": self.index.removed,
             "keys_added": self.index.added,
         }

@@ -9,7 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from trio_mq.recovery.inspection import Effect, FileChange, Inspection, Verdict
+from trio_mq.recovery.inspection import (
+    Effect,
+    FileChange,
+    Inspection,
+    QueueChange,
+    Verdict,
+)
 from trio_mq.recovery.picture import LostRecord, QueueCount
 
 #: Of long lists so many lines are shown; JSON has all.
@@ -149,8 +155,6 @@ def _log(found: Inspection) -> Iterator[str]:
         kept = f", kept in {report.quarantine}" if report.quarantine else ""
         yield f"cut: {report.cut_bytes} bytes, {report.cut_reason}{kept}"
     yield from report.notes
-    if report.entries_added:
-        yield f"{report.entries_added} queue entries are added or written again"
     index = found.index
     if index.found or index.added:
         yield (
@@ -167,13 +171,17 @@ def _file(change: FileChange) -> str:
 
 
 def _queues(found: Inspection) -> Iterator[str]:
-    yield from _some(
-        [
-            f"{c.topic}/{c.queue_id} ends at {c.after} instead of {c.before} "
-            f"({_signed(c.after - c.before)} messages)"
-            for c in found.queue_changes
-        ]
-    )
+    if found.queue_changes:
+        count = sum(change.entries for change in found.queue_changes)
+        yield f"{_n(len(found.queue_changes), 'queue')} with {count} entries that are added, removed or written again"
+    yield from _some([_queue(change) for change in found.queue_changes])
+
+
+def _queue(change: QueueChange) -> str:
+    end = f"ends at {change.after}"
+    if change.after != change.before:
+        end += f" instead of {change.before} ({_signed(change.after - change.before)} messages)"
+    return f"{change.topic}/{change.queue_id} {end}"
 
 
 def _signed(number: int) -> str:
