@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -245,6 +246,20 @@ def memory_world() -> World:
     from trio_mq.testing.disk import MemoryDisk
 
     return World.make(MemoryDisk(), "/store", mapped_file_size_commit_log=65536)
+
+
+async def test_files_of_a_guessed_size_are_not_made(tmp_path: Path) -> None:
+    root = unpack("clean", tmp_path)
+    shutil.rmtree(root / "index")
+    shutil.rmtree(root / "batchconsumequeue")
+    what = ImportWanted(Lines(['{"topic":"T","bodyText":"x"}']), {}, False, lambda _: None)
+    clock = ManualClock(1_800_000_000_000)
+    with pytest.raises(ConfigError, match=r"--set maxHashSlotNum=\.\.\. --set maxIndexNum=\.\.\."):
+        await import_messages(RealDisk(), clock, Wanted(str(root)), what)
+    assert not (root / "abort").exists()
+    settings = load(overrides=SMALL[2:])
+    done = await import_messages(RealDisk(), clock, Wanted(str(root), settings), what)
+    assert done.messages == 1
 
 
 def test_state_files_are_judged(tmp_path: Path) -> None:

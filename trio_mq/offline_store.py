@@ -6,7 +6,7 @@ their topics in topics.json. Called by ``trio-mq store``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -16,8 +16,15 @@ from trio_mq.broker import names
 from trio_mq.broker.statejson import named_table, next_version
 from trio_mq.broker.tables import TOPICS, CopyState, LoadedStateFile, StateFile, examine
 from trio_mq.clock import Clock
-from trio_mq.config import FlushDiskType
-from trio_mq.errors import BodyError, ConfigError, RequestRefused, StoreError, TrioMQError
+from trio_mq.config import FlushDiskType, StoreSettings
+from trio_mq.errors import (
+    BodyError,
+    ConfigError,
+    ForeignFormat,
+    RequestRefused,
+    StoreError,
+    TrioMQError,
+)
 from trio_mq.lookinside.transfer import Examined, ImportRules, LineSource, append
 from trio_mq.lookinside.transfer import examine as examine_lines
 from trio_mq.lookinside.verify import StateLook
@@ -28,8 +35,7 @@ from trio_mq.protocol.bodies import DataVersion, TopicConfig
 from trio_mq.protocol.codes import Perm, ResponseCode
 from trio_mq.protocol.layout import BLANK_HEADER_SIZE
 from trio_mq.protocol.message import Host
-from trio_mq.recovery.detect import detect
-from trio_mq.recovery.inspection import Effect
+from trio_mq.recovery.inspection import Effect, Size
 from trio_mq.recovery.recover import Choices, recover
 from trio_mq.store.disk import Disk
 from trio_mq.store.queuetable import BATCH_FOLDER
@@ -57,12 +63,13 @@ def look_at_state(disk: Disk, root: str, clock: Clock) -> StateLook:
         if finding.problem and finding.effect is not Effect.CAREFUL
         if finding.path.startswith(f"{directory}/")
     }
-    for name in disk.list_dir(directory):
-        path = f"{directory}/{name}"
-        if name.endswith((".json", ".json.bak")) and path not in problems:
-            problem = _unreadable(disk, path)
-            if problem:
-                problems[path] = problem
+    for folder in (directory, f"{root}/namesrv"):
+        for name in disk.list_dir(folder):
+            path = f"{folder}/{name}"
+            if name.endswith((".json", ".json.bak")) and path not in problems:
+                problem = _unreadable(disk, path)
+                if problem:
+                    problems[path] = problem
     return StateLook(tuple(sorted(problems.items())), table.names if readable else None)
 
 
@@ -114,9 +121,15 @@ async def import_messages(disk: Disk, clock: Clock, wanted: Wanted, what: Import
     Raises :class:`ImportRefused`, before anything is written, when a line is bad (unless those are skipped);
     StoreLocked while another process has the store open, and StoreError for a store that no start would take.
     """
-    settings = wanted.settings
+    settings, guesses = wanted.settings, []
     if _is_there(disk, wanted.root):
-        settings = wanted.effective(await disk.run(partial(detect, disk, wanted.root)))
+        detected = await disk.run(partial(wanted.detect, disk))
+        if detected.commit_log_dir == detected.root:
+            raise ForeignFormat(
+                f"{wanted.root} is a folder of log files only: nothing can be imported"
+            )
+        settings = wanted.effective(detected)
+        guesses = [size for size in wanted.sizes(detected) if size.is_guess]
     store_settings = attrs.evolve(
         settings.store, path=wanted.root, flush_disk_type=FlushDiskType.ASYNC_FLUSH
     )
@@ -130,6 +143,7 @@ async def import_messages(disk: Disk, clock: Clock, wanted: Wanted, what: Import
     found = await disk.run(partial(examine_lines, what.source, rules, now_ms))
     if found.bad and not what.skip_bad:
         raise ImportRefused(_refusal(found))
+    _refuse_guesses(guesses, found, store_settings)
     skipped = (found.bad, tuple(found.told))
     if not found.lines:
         return Imported(0, (), *skipped)
@@ -149,6 +163,22 @@ async def import_messages(disk: Disk, clock: Clock, wanted: Wanted, what: Import
 def _is_there(disk: Disk, root: str) -> bool:
     """Whether a folder has anything of a store in it; an empty one is as good as none."""
     return any(name != "lock" for name in disk.list_dir(root))
+
+
+def _refuse_guesses(guesses: Sequence[Size], found: Examined, settings: StoreSettings) -> None:
+    """Refuse to make files whose size nobody knows, in a store that is not of the usual sizes.
+
+    A broker with other settings would not take the store afterwards.
+    """
+    if settings.mapped_file_size_commit_log == StoreSettings().mapped_file_size_commit_log:
+        return
+    unknown = [size for size in guesses if found.batches or size.folder != BATCH_FOLDER]
+    if unknown:
+        names = " ".join(f"--set {size.name}=..." for size in unknown)
+        raise ConfigError(
+            f"new files would be made in this store whose size no file tells: give the broker's settings with "
+            f"--config FILE, or {names}"
+        )
 
 
 def _refusal(found: Examined) -> str:
