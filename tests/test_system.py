@@ -23,6 +23,7 @@ import trio
 
 from tests.broker.support import SUSPEND, messages, props, pull, request, send, texts
 from trio_mq import system
+from trio_mq.broker import starting
 from trio_mq.broker.register import Registrar
 from trio_mq.clock import SystemClock
 from trio_mq.config import Address, BrokerSettings, Settings, StoreSettings
@@ -519,8 +520,8 @@ async def recovering(monkeypatch, disk, notify):
         return await really(parts, choices)
 
     monkeypatch.setattr(system, "recover", slow)
-    monkeypatch.setattr(system, "ANSWER_AFTER_S", 0.01)
-    monkeypatch.setattr(system, "PROGRESS_S", 0.05)
+    monkeypatch.setattr(starting, "ANSWER_AFTER_S", 0.01)
+    monkeypatch.setattr(starting, "PROGRESS_S", 0.05)
     monkeypatch.setenv("NOTIFY_SOCKET", notify)
     port = free_pair()
     settings = settings_of({"listen_port": port, "flush_consumer_offset_interval_ms": 20})

@@ -34,7 +34,7 @@ from trio_mq.broker.broker import Broker
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.register import Registrar
-from trio_mq.broker.starting import Progress, StartingFace
+from trio_mq.broker.starting import Progress, tell
 from trio_mq.broker.tables import BrokerTables, load_tables
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock, SystemClock
@@ -63,10 +63,6 @@ log = logging.getLogger("trio_mq.system")
 
 #: Time that a stop may take in all; the last resort for what cannot end by itself.
 STOP_LIMIT_S = 8.0
-#: A recovery that takes longer answers clients, and tells the service manager how far it is (case C019).
-ANSWER_AFTER_S = 1.0
-#: Time between two such tellings.
-PROGRESS_S = 5.0
 #: Time to register at the name server of this process before it is ready anyway.
 REGISTER_LIMIT_S = 3.0
 #: Time that the answer to a change of topics waits for name servers to take it.
@@ -191,7 +187,9 @@ async def run_system(
         async with _until(stop):
             advertised, host = await _advertised(settings, sockets)
             progress = Progress()
-            async with _telling(progress, sockets, supervisor):
+            async with stage() as telling:
+                log_dir = settings.store.commit_log_dir
+                telling.start_soon(tell, progress, disk, log_dir, sockets.broker, supervisor)
                 parts, tables, report = await _recovered_store(
                     settings, disk, clock, stack, progress
                 )
@@ -321,30 +319,6 @@ def _nameservers(settings: Settings, own: Address | None) -> list[Address]:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(own.host, own.host)
         found.insert(0, Address(host, own.port))
     return list(dict.fromkeys(found))
-
-
-@asynccontextmanager
-async def _telling(
-    progress: Progress, sockets: _Sockets, supervisor: Supervisor
-) -> AsyncIterator[None]:
-    """A recovery that says how far it is to whoever asks, and to the service manager.
-
-    One that is over soon says nothing: whoever connects meanwhile is served by the broker.
-    """
-    async with stage() as nursery:
-        nursery.start_soon(_tell_progress, progress, sockets, supervisor)
-        yield
-
-
-async def _tell_progress(progress: Progress, sockets: _Sockets, supervisor: Supervisor) -> None:
-    await trio.sleep(ANSWER_AFTER_S)
-    # The end of serving closes its listeners, and the broker needs these.
-    doubles = [Listener(one.sock.dup(), one.address) for one in sockets.broker]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, doubles, StartingFace(progress))
-        while True:
-            supervisor.starting(progress.text())
-            await trio.sleep(PROGRESS_S)
 
 
 async def _recovered_store(

@@ -40,6 +40,17 @@ async def test_the_share_is_that_of_what_a_phase_goes_through(told, percent):
     assert at(*told).percent == percent
 
 
+async def test_the_files_say_how_far_the_log_goes_when_nobody_else_does():
+    """Without queues the end that recovery knows is where it is."""
+    progress = at(("log", 100, 100), ("log", 200, 200))
+    assert progress.percent == 100
+    progress.log_end = 500
+    assert progress.percent == 25
+    assert "offset 200 of 500" in progress.text()
+    progress.tell("settle", 0, 0)
+    assert progress.percent is None
+
+
 async def test_c019_every_request_hears_how_far_it_is(autojump_clock):
     """C019: a code that clients try again after, and the progress in the remark."""
     progress = Progress()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trio_mq.protocol.record import Blank, check
 from trio_mq.store.disk import RealDisk
-from trio_mq.store.log import CommitLog
+from trio_mq.store.log import CommitLog, reaches
 from trio_mq.store.segments import ColdData
 from trio_mq.testing.disk import MemoryDisk
 
@@ -346,3 +346,24 @@ def test_appends_of_any_sizes_read_back_across_segments(sizes, first):
     if placed:
         assert log.segments.starts[0] == first * SIZE
         assert log.end == placed[-1][0] + len(placed[-1][1])
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_how_far_the_files_reach(tmp_path, real):
+    """Up to the last block that was written; nothing there is 0."""
+    disk = RealDisk() if real else MemoryDisk()
+    folder = str(tmp_path / "log")
+    assert reaches(disk, folder) == 0
+    disk.make_dirs(folder)
+    size = 1 << 20
+    for start, written in ((0, size), (size, 300_000)):
+        file = disk.open(f"{folder}/{start:020d}", create=True)
+        file.truncate(size)
+        file.write(b"x" * written, 0)
+        file.close()
+    disk.open(f"{folder}/notes", create=True).close()
+    assert size + 300_000 <= reaches(disk, folder) <= size + 300_000 + 65_536
+    file = disk.open(f"{folder}/{2 * size:020d}", create=True)
+    file.truncate(size)
+    file.close()
+    assert reaches(disk, folder) == 2 * size

@@ -160,3 +160,26 @@ class CommitLog:
             return 0
         segment_end = self.segments.segment_of(offset) + self.segments.segment_bytes
         return min(size, segment_end - offset, self.written - offset)
+
+
+def reaches(disk: Disk, directory: str) -> int:
+    """Log offset up to which the files of a log hold data, as far as the file system tells; blocking, and quick.
+
+    Files are sparse: what was never written is a hole. Where they are not, it is the end of the last file.
+    """
+    names = [name for name in disk.list_dir(directory) if name.isdigit()]
+    if not names:
+        return 0
+    file = disk.open(f"{directory}/{names[-1]}", readonly=True)
+    try:
+        size = file.size()
+        low, high = 0, size
+        while low < high:
+            middle = (low + high) // 2
+            if file.next_data(middle) >= size:
+                high = middle
+            else:
+                low = middle + 1
+        return int(names[-1]) + low
+    finally:
+        file.close()
