@@ -13,11 +13,18 @@ import attrs
 
 from trio_mq.config import FlushDiskType, StoreSettings
 from trio_mq.protocol import properties, record
-from trio_mq.protocol.layout import QUEUE_ENTRY, QUEUE_ENTRY_SIZE, Checkpoint, unpack_checkpoint
+from trio_mq.protocol.layout import (
+    QUEUE_ENTRY,
+    QUEUE_ENTRY_SIZE,
+    Checkpoint,
+    pack_checkpoint,
+    unpack_checkpoint,
+)
 from trio_mq.protocol.message import Host, java_hash
 from trio_mq.protocol.record import StoredMessage
 from trio_mq.recovery.recover import recover
 from trio_mq.recovery.report import RecoveryReport
+from trio_mq.store.checkpoint import Marks, with_marks
 from trio_mq.store.disk import Disk
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.segments import warmed
@@ -201,6 +208,13 @@ class World:
     def crash(self) -> None:
         """Leave the abort marker, as a sudden end does."""
         self.write(self.path("abort"), b"4711")
+
+    def from_the_start(self) -> None:
+        """Let the next start go over the whole log: it says that one which began there has not ended."""
+        self.crash()
+        known = self.disk.exists(self.path("checkpoint"))
+        value = with_marks(self.checkpoint() if known else Checkpoint(), Marks(0, 0))
+        self.write(self.path("checkpoint"), pack_checkpoint(value))
 
     def checkpoint(self) -> Checkpoint:
         """What the checkpoint says."""

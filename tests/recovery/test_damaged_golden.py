@@ -84,8 +84,13 @@ def test_what_is_whole_before_the_damage_is_there_and_nothing_else(damage: Damag
     expected = Expected.of(damage)
     assert found.report.log_end == expected.log_end
     assert {k: b for k, b in found.queues.items() if b != (0, 0)} == expected.queues
+    readable = {
+        # What no start has noticed is passed over by readers.
+        queue: [offset for offset in offsets if any(read_log(files, offset, 8))]
+        for queue, offsets in expected.messages.items()
+    }
     assert {k: m for k, m in found.messages.items() if m} == {
-        k: m for k, m in expected.messages.items() if m
+        k: m for k, m in readable.items() if m
     }
     assert found.unkeyed == [] or damage.unseen, "the index knows all that is there"
     assert_log(files, found, expected)

@@ -95,7 +95,7 @@ async def test_a_careful_start_of_the_clean_store_makes_the_same_files(tmp_path)
     """Everything is gone over, with the abort marker there: queues and index come out as Apache wrote them."""
     world = golden("clean", tmp_path)
     before = world.files("commitlog", "consumequeue", "batchconsumequeue")
-    world.crash()
+    world.from_the_start()
     report = await world.restart()
     assert not report.clean
     assert report.records == len(decoded("clean"))

@@ -29,6 +29,7 @@ def record_bytes(
 
 
 async def test_c001_an_empty_next_segment_is_dropped(world: World):
+    """p13."""
     offsets = await world.filled(40, kill=True)
     following = world.segment(offsets[-1] + SEGMENT_BYTES)
     world.resize(following, 0)
@@ -192,6 +193,7 @@ except StoreLocked as error:
 
 
 async def test_c013_a_second_start_changes_nothing(world: World):
+    """p27."""
     async with world.life() as store:
         world.send(store, b"mine")
         store.commit()
@@ -357,7 +359,7 @@ async def test_c029_a_queue_file_that_is_exactly_full(world: World):
 
 
 async def test_stale_bytes_behind_a_cut_do_not_come_back(world: World):
-    """Write over a cut area, crash again: no record behind the new end is revived, though its offset fits."""
+    """p5: Write over a cut area, crash again: no record behind the new end is revived, though its offset fits."""
     offsets = await world.filled(20, kill=True)
     world.flip(offsets[10] + 88)
     async with world.life(kill=True) as store:
@@ -373,8 +375,9 @@ async def test_stale_bytes_behind_a_cut_do_not_come_back(world: World):
 async def test_a_damaged_record_in_a_middle_segment_drops_what_is_behind_and_keeps_a_copy(
     world: World,
 ):
+    """p6."""
     offsets = await world.filled(100, kill=True)
-    world.disk.remove(world.path("checkpoint"))
+    world.from_the_start()
     bad = next(o for o in offsets if o > SEGMENT_BYTES + 1000)
     behind = [o for o in offsets if o >= bad]
     cut = {o: world.read_log(100, o) for o in behind}
@@ -391,6 +394,7 @@ async def test_a_damaged_record_in_a_middle_segment_drops_what_is_behind_and_kee
 
 
 async def test_a_blank_without_a_following_segment_is_written_over(world: World):
+    """p9."""
     offsets = await world.filled(60, kill=True)
     inside = [o for o in offsets if o < SEGMENT_BYTES]
     for name in world.disk.list_dir(world.path("commitlog"))[1:]:
@@ -409,6 +413,7 @@ async def test_a_blank_without_a_following_segment_is_written_over(world: World)
 async def test_a_record_that_leaves_room_for_a_blank_fits_exactly(
     world: World, spare: int, rolls: bool
 ):
+    """p8."""
     async with world.life(kill=True) as store:
         base = len(record_bytes(0, b""))
         while SEGMENT_BYTES - store.log.end > 1000:
@@ -440,6 +445,7 @@ async def test_a_gap_of_zeros_before_written_bytes_is_told(world: World):
 
 
 async def test_a_file_name_that_is_no_multiple_of_the_size_is_refused(world: World):
+    """p13."""
     await world.filled(10)
     world.resize(world.path(f"commitlog/{SEGMENT_BYTES + 1:020d}"), SEGMENT_BYTES)
     with pytest.raises(ForeignFormat, match="multiple"):
@@ -447,6 +453,7 @@ async def test_a_file_name_that_is_no_multiple_of_the_size_is_refused(world: Wor
 
 
 async def test_foreign_files_beside_the_segments_are_left_alone(world: World):
+    """p13."""
     await world.filled(10)
     world.write(world.path("commitlog/notes.txt"), b"hello")
     world.disk.make_dirs(world.path("commitlog/old"))

@@ -79,6 +79,7 @@ async def test_c008_without_times_in_the_checkpoint_the_queues_progress_counts(w
 
 
 async def test_c022_an_empty_last_queue_file(world: World):
+    """p10."""
     offsets = await world.filled(QUEUE_FILE_ENTRIES, queues=1)
     world.resize(world.queue_file(first=QUEUE_FILE_ENTRIES), QUEUE_FILE_ENTRIES * QUEUE_ENTRY_SIZE)
     world.crash()
@@ -171,6 +172,7 @@ async def test_c025_a_hole_that_is_not_found_after_a_clean_stop_stops_no_consume
 
 
 async def test_c025_a_hole_whose_records_are_gone_stops_no_consumer(world: World):
+    """p12."""
     async with world.life(kill=True) as store:
         for n in range(100):
             world.send(store, b"%d" % n + b"x" * 100)
@@ -305,7 +307,7 @@ async def test_one_lost_queue_after_a_crash_is_built_again_as_far_back_as_it_goe
 
 
 async def test_a_queue_of_blanks_only_takes_records_again(world: World):
-    """A queue that holds only fillers says nothing about how far the log was indexed."""
+    """p11: A queue that holds only fillers says nothing about how far the log was indexed."""
     await world.filled(10)
     world.write(world.queue_file("Blank"), PRE_BLANK * 20)
     world.resize(world.queue_file("Blank"), QUEUE_FILE_ENTRIES * QUEUE_ENTRY_SIZE)
@@ -319,11 +321,12 @@ async def test_a_queue_of_blanks_only_takes_records_again(world: World):
 
 
 async def test_going_over_the_whole_log_twice_changes_no_entry(world: World):
+    """p29."""
     await world.filled(150, kill=True)
-    world.disk.remove(world.path("checkpoint"))
+    world.from_the_start()
     await world.restart()
     first = world.files("consumequeue", "index", "commitlog")
-    world.disk.remove(world.path("checkpoint"))
+    world.from_the_start()
     report = await world.restart()
     assert report.records == 150
     assert world.files("consumequeue", "index", "commitlog") == first
@@ -342,6 +345,7 @@ async def test_entries_behind_the_logs_end_go(world: World):
 
 
 async def test_an_expired_first_segment_moves_the_minimum(world: World):
+    """p30."""
     offsets = await world.filled(120, kill=True)
     world.disk.remove(world.segment(0))
     async with world.life() as store:
@@ -472,7 +476,7 @@ async def test_a_batch_queue_that_loses_all_entries_goes_on_where_it_began(world
 
 @pytest.mark.parametrize("batch", [True, False])
 async def test_a_folder_of_another_kind_than_its_topic_is_refused(world: World, batch: bool):
-    """As Apache: a lost topics.json must not make a batch topic a simple one."""
+    """p15: As Apache: a lost topics.json must not make a batch topic a simple one."""
     world.batch_topics = {"B"} if batch else set()
     async with world.life() as store:
         world.send_batch(store, [b"a", b"b"])

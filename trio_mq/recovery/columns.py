@@ -10,7 +10,7 @@ record, which has to be asked for by itself. So a rule is never decided here aga
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -109,6 +109,12 @@ class ColumnLot(Lot):
         window = self.window
         ends = (self.positions + self.heads["size"]).tolist()
         return [window[a:b] for a, b in zip(self.properties_at.tolist(), ends, strict=True)]
+
+    def queue_offsets(self) -> Iterable[tuple[bytes, int, int]]:
+        """See :class:`trio_mq.recovery.lots.Lot`."""
+        heads = self.heads
+        ids, offsets = heads["queue_id"].tolist(), heads["queue_offset"].tolist()
+        return zip(self.topics(), ids, offsets, strict=True)
 
     def by_queue(self) -> dict[tuple[str, int], int]:
         """See :class:`trio_mq.recovery.lots.Lot`."""

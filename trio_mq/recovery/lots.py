@@ -8,7 +8,7 @@ to look into, and the records themselves. A lot of many records may also come as
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from trio_mq.protocol.verdict import Whole
 
@@ -41,6 +41,10 @@ class Lot(ABC):
     @abstractmethod
     def records(self) -> Sequence[Whole]:
         """The records."""
+
+    @abstractmethod
+    def queue_offsets(self) -> Iterable[tuple[bytes, int, int]]:
+        """Topic, queue id and queue offset of each record."""
 
     @abstractmethod
     def by_queue(self) -> dict[tuple[str, int], int]:
@@ -79,6 +83,10 @@ class RecordLot(Lot):
     def records(self) -> Sequence[Whole]:
         """See :class:`Lot`."""
         return self._records
+
+    def queue_offsets(self) -> Iterable[tuple[bytes, int, int]]:
+        """See :class:`Lot`."""
+        return ((r.topic.encode(), r.queue_id, r.queue_offset) for r in self._records)
 
     def by_queue(self) -> dict[tuple[str, int], int]:
         """See :class:`Lot`."""

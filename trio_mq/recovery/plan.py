@@ -28,7 +28,8 @@ class Found:
     `replay_from`: where a replay began that did not end. `last_indexed`: log offset of the furthest record that a
     queue knows, when the log has it; else None.
     `first_records` has what each segment begins with; empty when a clean stop makes that needless. `lost_queue` names a
-    queue whose files are gone, if one is.
+    queue whose files are gone, if one is. `recent`: all queues of a store that a peer left behind know all records
+    before that offset (:mod:`trio_mq.recovery.foreign`); None when nobody looked.
     """
 
     clean: bool
@@ -42,6 +43,7 @@ class Found:
     first_records: Mapping[int, Verdict] = attrs.field(factory=dict)
     index: IndexState | None = None
     lost_queue: str | None = None
+    recent: int | None = None
 
     @property
     def dispatched_to(self) -> int:
@@ -65,19 +67,21 @@ class StartPlan:
 
     Keys of records from `index_from` on are inserted again; None keeps the index as it is. The log surely reaches
     `sure_to`, however it is before: a walk that begins earlier, for what hangs on old records, does not decide that.
+    Queues and index surely know all records before `known_to`: those are only looked at.
     """
 
     walk_from: int
     index_from: int | None
     why: str
     sure_to: int = 0
+    known_to: int = 0
 
 
 def plan_start(found: Found) -> StartPlan:
     """Where to begin. Beginning too early only costs time: what is known already is not added twice."""
     assert found.segments, "without a log there is nothing to walk"
     begin, why = _queues_from(found)
-    sure_to = begin
+    sure_to, known_to = begin, found.recent or 0
     if found.dispatched_to < 0:
         # All queues are made again: no damage before the last segment that was begun is the log's end.
         sure_to = max(
@@ -85,16 +89,20 @@ def plan_start(found: Found) -> StartPlan:
             default=begin,
         )
     holes = [tail.indexed_to for tail in found.tails if tail.hole]
-    if holes and min(holes) < begin:
-        begin, why = containing(found.segments, min(holes)), "a queue has a hole"
+    if holes and min(holes) < max(begin, known_to):
+        begin, why = min(begin, containing(found.segments, min(holes))), "a queue has a hole"
+        known_to = 0
     if found.lost_queue is not None and found.dispatched_to >= 0:
         begin, why = found.segments[0], f"queue {found.lost_queue} has lost its files"
-    index_from = _index_from(found)
-    if index_from is not None and index_from < begin:
-        begin, why = index_from, "the index is whole up to there"
+        known_to = 0
+    index_from = _index_from(found, begin)
+    if index_from is not None:
+        known_to = min(known_to, index_from)
+        if index_from < begin:
+            begin, why = index_from, "the index is whole up to there"
     if not any(s <= begin < s + found.segment_bytes for s in found.segments):
         begin = containing(found.segments, begin)
-    return StartPlan(begin, index_from, why, sure_to)
+    return StartPlan(begin, index_from, why, sure_to, known_to)
 
 
 def _queues_from(found: Found) -> tuple[int, str]:
@@ -132,12 +140,18 @@ def _by_time(found: Found) -> tuple[int, str]:
     if times_ms == 0:
         before = [s for s in found.segments if s <= found.dispatched_to][-2:]
         return (before or found.segments)[0], "the segment before the one that the queues end in"
-    limit_ms = times_ms if found.clean else times_ms - FOREIGN_LAG_MS
+    limit_ms = times_ms
+    if not found.clean and found.recent is None:
+        limit_ms -= FOREIGN_LAG_MS
+    begin, why = found.segments[0], "the first segment"
     for segment in reversed(found.segments):
         record = found.first_records.get(segment)
         if isinstance(record, Whole) and 0 < record.store_timestamp_ms <= limit_ms:
-            return segment, "the last segment older than the checkpoint"
-    return found.segments[0], "the first segment"
+            begin, why = segment, "the last segment older than the checkpoint"
+            break
+    if found.recent is not None and found.recent < begin:
+        begin, why = found.recent, "what a peer may not have synced"
+    return begin, why
 
 
 def is_boundary(found: Found, offset: int) -> bool:
@@ -157,11 +171,12 @@ def earlier(segments: Sequence[int], offset: int, steps: int) -> int:
     return segments[at] if segments[at] < offset else segments[max(0, at - steps)]
 
 
-def _index_from(found: Found) -> int | None:
+def _index_from(found: Found, begin: int) -> int | None:
     """Log offset from which on keys have to be inserted again; None when the index can stay as it is.
 
     After a crash Apache drops every index file that is newer than the checkpoint, and the keys in it are lost. We
-    insert them again (case C031), or keep what a sync has covered.
+    insert them again (case C031), from where a sync has covered them, or from where the queues may lack entries when
+    what is behind that was looked at: a page of the index that never reached the disk holds zeros.
     """
     index, first = found.index, found.segments[0]
     if index is None:
@@ -175,6 +190,11 @@ def _index_from(found: Found) -> int | None:
         return from_offset
     if found.safe_offset > 0:
         unsynced = found.safe_offset
+    elif index.sound_from is not None:
+        unsynced = max(index.end_offset, index.sound_from)
+    elif found.checkpoint.min_timestamp_ms == 0:
+        # Nobody says what was synced (case C008). The system writes within half a minute, whatever asks for it.
+        unsynced = min(index.end_offset, begin)
     else:
         limit_ms = found.checkpoint.index_timestamp_ms
         newer = [s.begin_offset for s in index.spans if s.end_ms > limit_ms]

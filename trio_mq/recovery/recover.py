@@ -25,7 +25,7 @@ import trio
 from trio_mq.config import StoreSettings
 from trio_mq.errors import StoreDamaged, StoreFull
 from trio_mq.protocol.verdict import Whole
-from trio_mq.recovery import apply, plan
+from trio_mq.recovery import apply, foreign, plan
 from trio_mq.recovery.paths import Path
 from trio_mq.recovery.plan import EndPlan, Found, StartPlan
 from trio_mq.recovery.queuework import QUEUES_AT_ONCE, LogSegments, Look, for_each_queue
@@ -234,6 +234,16 @@ class _Recovery:
         index: IndexState | None = None
         if self._index_enabled:
             index = scan_index(parts.index, parts.log, clean=clean)
+        left = None
+        if not clean and marks.safe_offset <= 0 and marks.replay_from is None:
+            left = foreign.look(
+                parts,
+                self._tails,
+                path=self._choices.path,
+                index_enabled=self._index_enabled,
+            )
+        if index is not None and left is not None:
+            index = attrs.evolve(index, sound_from=left.sound_from)
         return Found(
             clean=clean,
             checkpoint=parts.checkpoint.value,
@@ -246,6 +256,7 @@ class _Recovery:
             first_records=first_records,
             index=index,
             lost_queue=self._lost[0] if self._lost else None,
+            recent=None if left is None else left.recent,
         )
 
     def _last_indexed(self) -> int | None:
@@ -299,6 +310,7 @@ class _Recovery:
             parts,
             index_enabled=self._index_enabled and self._choices.fill_index,
             known_end=found.known_end,
+            known_to=start.known_to,
             trusted=found.clean,
             keep=self._keep,
             progress=self._tell_progress,
@@ -323,6 +335,7 @@ class _Recovery:
                 continue
             if gap is None and (walk.records or first or plan.is_boundary(found, begin)):
                 break
+            replay.known_to = 0
             begin = plan.earlier(segments.starts, begin, steps)
             steps *= 2
             first, before = begin <= segments.start, 0

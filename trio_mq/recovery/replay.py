@@ -97,6 +97,7 @@ class Replay:
         *,
         index_enabled: bool,
         known_end: int,
+        known_to: int,
         trusted: bool,
         keep: Callable[[Walk], Awaitable[None]],
         progress: Callable[[int, int], None] | None = None,
@@ -104,6 +105,8 @@ class Replay:
         self._parts = parts
         self._trusted = trusted
         self._known_end = known_end
+        #: Records before have their entries and keys: they are only looked at.
+        self.known_to = known_to
         self._keep = keep
         self._progress = progress
         self._delays_ms = parts.settings.delay_levels_ms
@@ -150,7 +153,9 @@ class Replay:
         begin: int | None = None
         for lot in lots:
             begin = lot.begin if begin is None else begin
-            if self._bulk is not None and isinstance(lot, self._bulk.accepts):
+            if lot.end <= self.known_to:
+                pass
+            elif self._bulk is not None and isinstance(lot, self._bulk.accepts):
                 columns.append(lot)
             else:
                 gap = self._take(columns, fill_gaps=fill_gaps) or self._take_one(

@@ -38,6 +38,9 @@ CHUNK_ENTRIES: Final = 3000
 HEAD_ENTRIES: Final = 256
 #: Entries behind the end of a queue that have to be empty after a clean stop; else the whole file is looked at.
 BEHIND_ENTRIES: Final = 200
+#: A peer syncs a queue's file within a second once two pages of it are new (Apache:
+#: flushConsumeQueueLeastPages); as much again may come until then.
+UNSYNCED_BYTES: Final = 4 * 4096
 #: Entries of an index file that are compared with the log, to tell whether the two belong together.
 INDEX_SAMPLES: Final = 4
 
@@ -60,7 +63,8 @@ class QueueTail:
 
     The valid entries end at `end_bytes`; blank ones, which fill holes, count. `last_log_offset` and `indexed_to`
     are begin and end of the last record that has an entry, -1 without one. `hole` says that valid entries follow
-    invalid ones: then some before them are missing.
+    invalid ones: then some before them are missing. Entries of records before `synced_to` (offset in the log) are on
+    the disk however the machine ended, since a peer syncs a queue's file as soon as that much is new.
     """
 
     end_bytes: int
@@ -68,6 +72,7 @@ class QueueTail:
     indexed_to: int = -1
     max_offset: int = 0
     hole: bool = False
+    synced_to: int = -1
 
 
 def scan_queue(queue: BaseQueue, log: LogFiles, *, thorough: bool) -> QueueTail:
@@ -87,7 +92,45 @@ def scan_queue(queue: BaseQueue, log: LogFiles, *, thorough: bool) -> QueueTail:
         end = _led_end(queue, log, whole_end)
         hole = hole or end < whole_end
     last_log_offset, indexed_to, max_offset = last_record(segments, entry_bytes, end)
-    return QueueTail(end, last_log_offset, indexed_to, max_offset, hole)
+    synced_to = _synced_to(segments, entry_bytes, end) if thorough else -1
+    return QueueTail(end, last_log_offset, indexed_to, max_offset, hole, synced_to)
+
+
+def _synced_to(segments: Segments, entry_bytes: int, end: int) -> int:
+    """Log offset of the entry that lies :data:`UNSYNCED_BYTES` before the end, -1 without one."""
+    position = end - UNSYNCED_BYTES - UNSYNCED_BYTES % entry_bytes
+    position -= position % entry_bytes
+    if position < segments.start or not segments.has(position):
+        return -1
+    log_offset, size, _ = QUEUE_ENTRY.unpack_from(segments.read(entry_bytes, position))
+    return -1 if size == PRE_BLANK_SIZE else int(log_offset)
+
+
+def offset_before(queue: BaseQueue, log: LogFiles, limit_ms: int) -> int | None:
+    """Log offset of the last record of a queue that was stored at `limit_ms` or before; None without one.
+
+    Found by bisection over the queue's entries, since those lead to records whatever the size of the log.
+    """
+    files = queue.files
+    first = files.segments.start // files.entry_bytes
+    low, high = first, files.end // files.entry_bytes
+    found: int | None = None
+    while low < high:
+        middle = (low + high) // 2
+        position = middle * files.entry_bytes
+        record: Verdict | None = None
+        if files.segments.has(position):
+            entry = files.segments.read(files.entry_bytes, position)
+            log_offset, size, _ = QUEUE_ENTRY.unpack_from(entry)
+            if size != PRE_BLANK_SIZE and log.segments.has(log_offset):
+                record = record_at(log, log_offset, check_crc=False)
+        # What leads nowhere lies before all that counts: blank entries, and records that are gone.
+        if isinstance(record, Whole) and record.store_timestamp_ms > limit_ms:
+            high = middle
+        else:
+            found = record.log_offset if isinstance(record, Whole) else found
+            low = middle + 1
+    return found
 
 
 def _bisect_end(segments: Segments, entry_bytes: int) -> int | None:
@@ -338,12 +381,14 @@ class IndexSpan:
 class IndexState:
     """The index as found. `whole_to`: what was lost lies behind the record at this log offset, -1 for everything.
 
-    `whole_to` is None when no file is missing. `foreign`: its entries do not fit the records of this log.
+    `whole_to` is None when no file is missing. `foreign`: its entries do not fit the records of this log. `sound_from`:
+    entries of records from there on were looked at, and none was lost with its page; None when nobody looked.
     """
 
     spans: tuple[IndexSpan, ...] = ()
     whole_to: int | None = None
     foreign: bool = False
+    sound_from: int | None = None
 
     @property
     def end_offset(self) -> int:

@@ -200,3 +200,29 @@ class BulkKeys:
             count + total,
         )
         index_file.store_header()
+
+
+def is_sound(index_file: IndexFile, log_offset: int) -> bool:
+    """Whether no page was lost of what a file has for records from `log_offset` on: its entries and their slots.
+
+    A page that never reached the disk holds zeros, or slots as they were before.
+    """
+    at_once = 1 << 20
+    count = index_file.header.index_count
+    newest = 0
+    slots = index_file.file.read(INDEX_SLOT_SIZE * index_file.slots, INDEX_HEADER_SIZE)
+    table = np.frombuffer(slots, _SLOT)
+    for first in range(index_file.count_before(log_offset), count, at_once):
+        total = min(at_once, count - first)
+        at = index_file.entries_at + INDEX_ENTRY_SIZE * first
+        entries = np.frombuffer(index_file.file.read(INDEX_ENTRY_SIZE * total, at), _ENTRY)
+        offsets = entries["log_offset"].astype(np.int64)
+        if offsets[0] < newest or (offsets[1:] < offsets[:-1]).any() or (entries["hash"] < 0).any():
+            return False
+        newest = int(offsets[-1])
+        numbers = np.arange(first, first + total)
+        if (entries["previous"] >= numbers).any():
+            return False
+        if (table[entries["hash"].astype(np.int64) % index_file.slots] < numbers).any():
+            return False
+    return newest == index_file.header.end_log_offset or newest == 0

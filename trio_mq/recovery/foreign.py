@@ -1,0 +1,72 @@
+"""How far a store that a peer left behind is whole after a sudden end, as its checkpoint and its files tell.
+
+In: queues with their tails, the log, the index. Out: where reading has to begin at the latest, and whether the index
+lost a page. Apache's broker moves the queues' time in its checkpoint with every entry, but syncs a queue's file
+within about a second only when two pages of it are new, and else within a minute; index files it syncs when they are
+full. So entries of slow queues from the last minute are looked for, and the index is looked through.
+Blocks: for worker threads. Sources: Apache DefaultMessageStore.FlushConsumeQueueService, StoreCheckpoint, IndexService.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from trio_mq.recovery.missing import ANY_END, first_missing
+from trio_mq.recovery.paths import Path
+from trio_mq.recovery.scan import QueueTail, offset_before
+from trio_mq.store.queues import BaseQueue
+from trio_mq.store.store import StoreParts
+
+#: The longest time that a peer leaves new entries unsynced.
+SETTLED_MS: Final = 60_000
+#: As long, where much is new in a queue; the checkpoint is written every second.
+RECENT_MS: Final = 3_000
+
+
+@attrs.frozen
+class Foreign:
+    """Offsets in the log: all queues know all records before `recent`; `sound_from` as in IndexState."""
+
+    recent: int
+    sound_from: int | None
+
+
+def look(
+    parts: StoreParts, tails: Mapping[BaseQueue, QueueTail], *, path: Path, index_enabled: bool
+) -> Foreign | None:
+    """What a store tells; None when its checkpoint holds no times, or no queue leads to a record."""
+    times_ms = parts.checkpoint.value.min_timestamp_ms
+    known = [queue for queue, tail in tails.items() if tail.indexed_to >= 0]
+    if not times_ms or not known:
+        return None
+    furthest = max(known, key=lambda queue: tails[queue].indexed_to)
+    recent = offset_before(furthest, parts.log, times_ms - RECENT_MS)
+    if recent is None:
+        return None
+    settled = offset_before(furthest, parts.log, times_ms - SETTLED_MS)
+    if settled is None:
+        settled = parts.log.segments.start
+    slow = [tails[queue].synced_to for queue in tails if tails[queue].synced_to < recent]
+    if slow:
+        begin = max(settled, min(slow))
+        ends: dict[str, dict[int, int]] = {}
+        for queue, tail in tails.items():
+            end = tail.max_offset if tail.synced_to < recent else ANY_END
+            ends.setdefault(queue.topic, {})[queue.queue_id] = end
+        missing = first_missing(parts.log.segments, begin, recent, ends, path=path)
+        recent = recent if missing is None else missing
+    sound = index_enabled and _is_sound(parts, settled)
+    return Foreign(recent, settled if sound else None)
+
+
+def _is_sound(parts: StoreParts, log_offset: int) -> bool:
+    """Whether the index lost no page of what it has for records from an offset on. Not known without numpy."""
+    try:
+        from trio_mq.store.bulkindex import is_sound
+    except ImportError:
+        return False
+    files = [f for f in parts.index.files if f.header.end_log_offset >= log_offset]
+    return all(is_sound(f, log_offset) for f in files)
