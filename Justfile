@@ -23,6 +23,10 @@ interop *args:
 bench *args:
     {{bin}}python -m bench {{args}}
 
+# starts on a large store, by both paths, and Apache's; the first run makes the store
+bench-recovery *args:
+    {{bin}}python -m bench.recovery {{args}}
+
 # ruff, and the layout that ruff would give
 lint:
     {{bin}}python -m ruff check .
