@@ -17,10 +17,6 @@ class RecoveryReport:
     log_end: int = 0
     records: int = 0
     queues: int = 0
-    #: Queue entries that were made or written again, and keys that were put into the index (for a rehearsal without
-    #: filling the index: that a start would put there).
-    entries_added: int = 0
-    keys_added: int = 0
     cut_bytes: int = 0
     cut_reason: str | None = None
     #: Folder that keeps what was cut; None when nothing is kept.
@@ -37,8 +33,6 @@ class RecoveryReport:
             "walked_from": self.walked_from,
             "records": self.records,
             "queues": self.queues,
-            "entries_added": self.entries_added,
-            "keys_added": self.keys_added,
             "cut_bytes": self.cut_bytes,
             "cut_reason": self.cut_reason,
             "quarantine": self.quarantine,
