@@ -11,7 +11,7 @@ import pytest
 from tests.recovery.stores import QUEUE_FILE_ENTRIES, SEGMENT_BYTES, World
 from trio_mq.config import Settings
 from trio_mq.errors import ForeignFormat
-from trio_mq.offline import Wanted, rehearse
+from trio_mq.offline import Wanted, rehearsal, rehearse
 from trio_mq.recovery.inspection import Effect, Verdict
 from trio_mq.recovery.inspectiontext import lines
 from trio_mq.recovery.paths import Path
@@ -270,3 +270,13 @@ async def test_an_empty_file_without_a_backup_starts_empty(world: World):
     assert "the progress of all consumer groups" in finding.lost
     assert finding.repair == f"rm '{finding.path}'"
     assert found.verdict is Verdict.CHANGES
+
+
+async def test_many_damaged_places_are_looked_into_in_part(world: World, monkeypatch):
+    monkeypatch.setattr(rehearsal, "SPANS_LOOKED_INTO", 2)
+    offsets = await world.filled(100)
+    for n in (10, 20, 30):
+        world.flip(offsets[n] + 90)
+    found = await inspect(world)
+    assert sum(queue.unreadable for queue in found.unreadable) == 2
+    assert "in the first 2 of 3 damaged parts" in text(found)

@@ -44,10 +44,6 @@ def recover(values: options.Values) -> int:
             return USAGE
         try:
             return _run(asked, stack)
-        except BrokenPipeError:
-            # Whoever read the report has seen enough; Python would complain about it once more at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            return FAILED
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -130,7 +126,12 @@ def _run(asked: _Asked, stack: ExitStack) -> int:
     with progress.shown(quiet=asked.quiet) as told, _quiet_logs(level):
         asked.wanted = attrs.evolve(asked.wanted, progress=told)
         found = trio.run(_inspect, asked)
-    return _tell(asked, found)
+    try:
+        _tell(asked, found)
+    except BrokenPipeError:
+        # Whoever read the report has seen enough; Python would complain about it once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return found.verdict.exit_code
 
 
 async def _inspect(asked: _Asked) -> Inspection:
@@ -177,7 +178,7 @@ def _quiet_logs(level: int) -> Iterator[None]:
 # -- printing ------------------------------------------------------------------------------------------------
 
 
-def _tell(asked: _Asked, found: Inspection) -> int:
+def _tell(asked: _Asked, found: Inspection) -> None:
     if asked.json:
         table = found.as_dict()
         if asked.salvage is not None:
@@ -185,7 +186,6 @@ def _tell(asked: _Asked, found: Inspection) -> int:
         _print_json(table, asked.spool)
     else:
         _print_text(asked, found)
-    return found.verdict.exit_code
 
 
 def _print_json(table: dict[str, Any], spool: TextIO | None = None) -> None:

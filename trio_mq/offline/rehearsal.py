@@ -54,8 +54,9 @@ from trio_mq.store.store import StoreParts, open_parts
 T = TypeVar("T")
 
 _ENTRY_BYTES: Final = {SIMPLE_FOLDER: QUEUE_ENTRY_SIZE, BATCH_FOLDER: BATCH_QUEUE_ENTRY_SIZE}
-#: Damaged places whose queue entries are looked for.
+#: Damaged places whose queue entries are looked for, and with many queues: places times queues.
 SPANS_LOOKED_INTO: Final = 200
+LOOKS: Final = 20_000
 #: Queues that are looked at in one call to a worker thread.
 QUEUES_AT_ONCE: Final = 64
 
@@ -236,7 +237,12 @@ class Rehearsal:
         picture, found = self.inspection.picture, []
         spans: list[Span] = []
         if picture is not None:
-            spans = picture.spans_before(picture.end)[:SPANS_LOOKED_INTO]
+            spans = picture.spans_before(picture.end)
+            most = min(SPANS_LOOKED_INTO, max(1, LOOKS // max(1, len(names))))
+            if len(spans) > most:
+                note = f"queue entries are looked for in the first {most} of {len(spans)} damaged parts"
+                self._set(notes=(*self.inspection.notes, note))
+            spans = spans[:most]
         for begin in range(0, len(names), QUEUES_AT_ONCE):
             some = names[begin : begin + QUEUES_AT_ONCE]
             seen = self._seen
