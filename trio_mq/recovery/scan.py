@@ -266,24 +266,30 @@ def leads_to_record(queue: BaseQueue, log: LogFiles, position: int) -> bool:
 
     Offsets may be shifted, as Apache does behind a hole; but entries ascend in the log.
     """
-    segments, files = log.segments, queue.files
-    size_of_entry = files.entry_bytes
-    entry = files.segments.read(size_of_entry, position)
+    segments, entry_bytes = log.segments, queue.files.entry_bytes
+    entry = queue.files.segments.read(entry_bytes, position)
     log_offset, size, _ = QUEUE_ENTRY.unpack_from(entry)
-    if size == PRE_BLANK_SIZE or log_offset < segments.start:
+    if size == PRE_BLANK_SIZE:
         return True
-    if not segments.has(log_offset):
-        return bool(log_offset < segments.end)
+    if not segments.has(
+        log_offset
+    ):  # gone with its file; but half an entry says some smaller offset
+        return bool(log_offset < segments.end) and _follows(queue, position, log_offset)
     record = record_at(log, log_offset, check_crc=False)
     if not isinstance(record, Whole) or record.size != size:
         return False
     if (record.topic, record.queue_id) != (queue.topic, queue.queue_id):
         return b"INNER_MULTI_DISPATCH" in record.properties
-    if record.queue_offset * size_of_entry == position or not files.segments.has(
-        position - size_of_entry
-    ):
+    at_its_place = record.queue_offset * entry_bytes == position
+    return at_its_place or _follows(queue, position, log_offset)
+
+
+def _follows(queue: BaseQueue, position: int, log_offset: int) -> bool:
+    """Whether the entry before a position, if there is one, is of a record before `log_offset`, or blank."""
+    segments, entry_bytes = queue.files.segments, queue.files.entry_bytes
+    if not segments.has(position - entry_bytes):
         return True
-    before = QUEUE_ENTRY.unpack_from(files.segments.read(size_of_entry, position - size_of_entry))
+    before = QUEUE_ENTRY.unpack_from(segments.read(entry_bytes, position - entry_bytes))
     return bool(before[1] == PRE_BLANK_SIZE or before[0] < log_offset)
 
 
