@@ -139,7 +139,7 @@ def test_apache_and_we_end_at_the_same_place(
     files = damage.files()
     theirs = recovered_by_apache(apache, files, tmp_path)
     ours = recovered_by_us(files, tmp_path)
-    shutil.rmtree(tmp_path / "apache")
+    shutil.rmtree(tmp_path)  # many small files, which pytest would keep
     assert (ours.refused is not None) is (damage.refused is not None)
     if ours.refused is None:
         expected = Expected.of(damage)
