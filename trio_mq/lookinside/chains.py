@@ -21,14 +21,19 @@ BLOCK = 1 << 16
 Fault = tuple[int, str]
 
 
-def chain_faults(file: IndexFileView, done: Callable[[int], None]) -> Iterator[Fault]:
-    """All wrong links of a file; `done` is told how many entries were looked at."""
+def chain_faults(
+    file: IndexFileView, done: Callable[[int], None], *, grows: bool = False
+) -> Iterator[Fault]:
+    """All wrong links of a file; `done` is told how many entries were looked at.
+
+    When the file `grows` meanwhile, slots may lead to entries behind those that are looked at.
+    """
     try:
         from trio_mq.lookinside.bulkchains import BulkLinks
     except ImportError:
-        links: Links = Links(file)
+        links: Links = Links(file, grows=grows)
     else:
-        links = BulkLinks(file)
+        links = BulkLinks(file, grows=grows)
     for number in range(1, file.count + 1, BLOCK):
         count = min(BLOCK, file.count + 1 - number)
         yield from links.entries(number, file.entries(number, count))
@@ -46,8 +51,9 @@ def chain_faults(file: IndexFileView, done: Callable[[int], None]) -> Iterator[F
 class Links:
     """The links as the hashes want them, made entry by entry."""
 
-    def __init__(self, file: IndexFileView) -> None:
+    def __init__(self, file: IndexFileView, *, grows: bool) -> None:
         self.file = file
+        self.grows = grows
         #: Slots that an entry has used.
         self.used = 0
         self._newest = array("i", bytes(4 * file.slots))
@@ -74,8 +80,19 @@ class Links:
         if values == expected:
             return
         for slot, (value, wanted) in enumerate(zip(values, expected, strict=True), first):
-            if value != wanted:
+            if value != wanted and not self.leads_to(value, wanted):
                 yield self.slot_fault(slot, value, wanted)
+
+    def leads_to(self, value: int, wanted: int) -> bool:
+        """Whether a slot leads to an entry by way of others that were added meanwhile."""
+        while self.grows and self.file.count < value < self.file.capacity:
+            previous = self.file.entry(value).previous
+            if previous == wanted:
+                return True
+            if previous >= value:
+                return False
+            value = previous
+        return False
 
     def link_fault(self, number: int, found: int, expected: int) -> Fault:
         """Words for a wrong link of an entry."""

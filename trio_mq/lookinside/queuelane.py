@@ -48,6 +48,10 @@ class Judge(Protocol):
         """Why an entry leads to no record of its queue; empty when it does, or to one that has expired."""
         ...
 
+    def end_of(self, queue: QueueFiles) -> int:
+        """Number behind the last entry that is to be judged: a broker may add to it meanwhile."""
+        ...
+
 
 @attrs.define
 class _Run:
@@ -134,6 +138,9 @@ class Lane:
             self._jump(queue_offset, record.log_offset)
         while True:
             entry = self._entry(self.cursor)
+            if entry is None or not entry.is_valid:
+                self._block = []  # it may have been written since
+                entry = self._entry(self.cursor)
             if entry is None or not entry.is_valid:
                 self._lacks(record, queue_offset, "it is empty" if entry else "there is none")
                 if entry is not None and entry.number == queue_offset:
@@ -233,7 +240,7 @@ class Lane:
     def finish(self) -> None:
         """Judge what is left behind the last record."""
         queue = self.queue
-        end = queue.end()
+        end = self._check.end_of(queue)
         while self.cursor < end:
             data = queue.read(self.cursor, SKIP_BLOCK)
             if not data:
@@ -253,9 +260,8 @@ class Lane:
             self._check.pending += self._run.count
             self._run = None
         self._end_run()
-        behind = queue.read(end, BLOCK)
-        used = behind.rstrip(b"\0")
-        if used:
+        used = queue.read(end, BLOCK).rstrip(b"\0")
+        if used and queue.end() == end:
             path, offset = queue.place(end)
             self._check.report.add(
                 Kind.QUEUE_TORN, path, offset,
@@ -283,7 +289,7 @@ class Lane:
 
     def _end_run(self) -> None:
         run, self._run = self._run, None
-        if run is None:
+        if run is None or (run.kind is Kind.QUEUE_LACKS and self._has_come(run)):
             return
         queue = self.queue
         number = run.first if not queue.is_batch or run.kind is not Kind.QUEUE_LACKS else 0
@@ -291,6 +297,13 @@ class Lane:
         if not queue.segments.has(number * queue.entry_bytes):
             path, offset = queue.segments.directory, 0
         self._check.report.add(run.kind, path, offset, _text(queue, run), run.count)
+
+    def _has_come(self, run: _Run) -> bool:
+        """Whether a broker has written meanwhile what seemed to lack."""
+        if not self._check.unclean:
+            return False
+        entry = self.queue.entry(self.queue.find(run.log_offset, self.queue.end()))
+        return entry is not None and entry.is_valid and entry.log_offset == run.log_offset
 
 
 def _text(queue: QueueFiles, run: _Run) -> str:

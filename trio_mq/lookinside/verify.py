@@ -16,6 +16,7 @@ from trio_mq.lookinside.chains import chain_faults
 from trio_mq.lookinside.feed import make_feed
 from trio_mq.lookinside.findings import Kind, Report
 from trio_mq.lookinside.keysearch import IndexFileView, open_index
+from trio_mq.lookinside.records import record_at
 from trio_mq.lookinside.verify_index import IndexCheck
 from trio_mq.lookinside.verify_queues import Damage, QueueCheck
 from trio_mq.lookinside.view import StoreView, data_end
@@ -55,12 +56,14 @@ def verify(view: StoreView, state: StateLook, progress: Progress) -> Report:
     files = open_index(view)
     try:
         index = IndexCheck(view, files, report, damage, unclean=unclean)
+        # Ends of queues and index are known by now. What a broker stores from here on is behind them.
+        view.log.load(mend=True)
         _log(view, report, damage, queues, index, progress)
         if queues is not None:
             queues.finish()
             report.counted["queues"] = queues.queues
         index.finish()
-        _index_files(view, files, report, progress)
+        _index_files(view, files, report, progress, unclean=unclean)
     finally:
         for file in files:
             file.close()
@@ -119,6 +122,12 @@ def _log(
     for piece in survey(segments):
         if isinstance(piece, Bad | Missing):
             feed.flush()  # what lies before the damage does not know of it yet
+        if (
+            isinstance(piece, Bad)
+            and queues is not None
+            and _was_being_written(queues, view, piece)
+        ):
+            break
         if isinstance(piece, Bad):
             damage.add(piece.begin, piece.end)
             start = segments.segment_of(piece.begin)
@@ -143,8 +152,20 @@ def _log(
     report.counted["recordBytes"] = log_bytes
 
 
+def _was_being_written(queues: QueueCheck, view: StoreView, piece: Bad) -> bool:
+    """Whether what looked torn at the end of the log is a record now."""
+    if not queues.unclean or piece.end != view.log.end:
+        return False
+    return record_at(view.log, piece.begin, check_crc=True) is not None
+
+
 def _index_files(
-    view: StoreView, files: list[IndexFileView], report: Report, progress: Progress
+    view: StoreView,
+    files: list[IndexFileView],
+    report: Report,
+    progress: Progress,
+    *,
+    unclean: bool,
 ) -> None:
     total = sum(file.count for file in files)
     before = 0
@@ -161,7 +182,7 @@ def _index_files(
                 "checking the index", (before + number) * INDEX_ENTRY_SIZE, total * INDEX_ENTRY_SIZE
             )
 
-        for at, fault in chain_faults(file, done):
+        for at, fault in chain_faults(file, done, grows=unclean):
             report.add(Kind.INDEX_CHAIN, file.path, at, fault)
         before += file.count
     report.counted["indexFiles"] = len(files)

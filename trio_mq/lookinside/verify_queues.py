@@ -72,6 +72,7 @@ class QueueCheck:
         levels = view.settings.delay_levels_ms
         self._delays_ms = dict(enumerate(levels, 1))
         self._files = {(q.topic, q.queue_id): q for q in view.queues()}
+        self._ends = {key: queue.end() for key, queue in self._files.items()}
         self._has_ext = view.disk.is_dir(f"{view.root}/consumequeue_ext")
 
     @property
@@ -153,6 +154,10 @@ class QueueCheck:
             return ""  # one record in several queues
         return f"its record is of {raw.whole.topic}/{raw.whole.queue_id}"
 
+    def end_of(self, queue: QueueFiles) -> int:
+        """Number behind the last entry that was there when the check began."""
+        return self._ends[queue.topic, queue.queue_id]
+
     def finish(self) -> None:
         """Judge what no record of the log has asked for, and records without any queue."""
         for key in self._files:
@@ -201,7 +206,7 @@ class QueueCheck:
                     text = f"the list of queues knows {topic}/{queue_id}, which has no files"
                     self.report.add(Kind.QUEUE_LACKS, roster.path, None, text)
                 continue
-            end = queue.end()
+            end = self._ends[topic, queue_id]
             last = queue.entry(end - 1) if end > queue.first else None
             found = last.queue_offset + last.count if last else end
             lane = self._lanes.get((topic, queue_id))
