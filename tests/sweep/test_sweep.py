@@ -146,7 +146,7 @@ async def test_a_bit_that_is_wrong_in_log_or_queue_is_noticed():
         ("commitlog", 1, 100),
         ("commitlog", -1, 4095),
         ("consumequeue/Simple/0", 0, 20 * 60 + 7),
-        ("consumequeue/Simple/0", -1, 1299),
+        ("consumequeue/Simple/0", -1, 1291),
         ("batchconsumequeue/Batches/0", -1, 40),
     ):
         with pytest.raises((AssertionError, ValueError)):
