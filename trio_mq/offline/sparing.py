@@ -32,10 +32,33 @@ class SparingIndex(KeyIndex):
         if self.added < self.limit:
             count = super().insert(keys, begin)
         else:
+            if not self.files:
+                self._roll()
             count = keys.total - begin
             self.spared += count
         self.added += count
         return count
+
+    def truncate(self, log_offset: int) -> list[str]:
+        """See :class:`trio_mq.store.index.KeyIndex`. Where many keys go, what stays is counted and not linked anew."""
+        staying = [f for f in self.files if f.header.begin_log_offset < log_offset]
+        if staying:
+            newest = staying[-1]
+            kept = newest.count_before(log_offset)
+            if newest.header.index_count - kept > self.limit:
+                end = newest.entry(kept - 1)[1] if kept > 1 else newest.header.begin_log_offset
+                newest.header = newest.header._replace(index_count=kept, end_log_offset=end)
+                newest.store_header()
+                self.limit = 0  # its slots are not to be followed any more
+                notes = [self._drop_last() for _ in self.files[len(staying) :]]
+                self.indexed_to = min(self.indexed_to, log_offset)
+                return [*notes, f"{newest.path} is cut back to the records before {log_offset}"]
+        return super().truncate(log_offset)
+
+    def _drop_last(self) -> str:
+        path = self.files[-1].path
+        self._drop(len(self.files) - 1)
+        return f"{path} indexes only records behind the cut and is dropped"
 
     @property
     def left(self) -> int:
