@@ -300,12 +300,14 @@ class Replay:
         """Where the entry of a record is in a batch queue, -1 without one. Mostly it is the next one."""
         wanted = log_offset.to_bytes(8, "big")
         found = lane.entry(lane.next_at)
-        if found[:8] == wanted or (
-            found and not leads_to_record(lane.queue, self._parts.log, lane.next_at)
-        ):
+        if found[:8] == wanted:
             return lane.next_at
         position = position_of(lane.queue, log_offset)
-        return position if lane.entry(position)[:8] == wanted else -1
+        if lane.entry(position)[:8] == wanted:
+            return position
+        # An entry that leads nowhere is a torn one of this record, unless this record has one elsewhere.
+        torn = found and not leads_to_record(lane.queue, self._parts.log, lane.next_at)
+        return lane.next_at if torn else -1
 
     def _note(self, text: str) -> None:
         if len(self.notes) < _NOTES:
