@@ -189,6 +189,13 @@ def test_a_commit_log_alone(golden: str) -> None:
     assert run("store", "ls", log).code == 0
 
 
+def test_a_commit_log_in_another_place(golden: str, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (Path(golden) / "commitlog").rename(elsewhere)
+    result = run("store", "verify", golden, "--commit-log", str(elsewhere))
+    assert (result.code, result.out.splitlines()[-1]) == (0, "sound")
+
+
 # -- export and import
 
 

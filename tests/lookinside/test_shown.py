@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 from trio_mq.lookinside.shown import BodyForm, as_line, as_text, moment, parse_moment
+from trio_mq.protocol.message import BatchItem, join_batch
 
 from .test_lines import stored
 
@@ -49,6 +50,22 @@ def test_what_is_no_text_is_hex_for_people() -> None:
     assert lines[-2:] == ["  body (5 bytes, hex):", "    ff 00010203"]
     assert as_text(stored(b"\xff", b""), form=BodyForm.BASE64).endswith("    /w==")
     assert "body" not in as_text(stored(b"x", b""), form=BodyForm.NONE)
+
+
+def test_messages_of_a_batch_are_shown_one_by_one() -> None:
+    body = join_batch([BatchItem(0, b"a", b"TAGS\x01x\x02"), BatchItem(3, b"\xff", b"")])
+    lines = as_text(stored(body, b"INNER_NUM\x012\x02", sys_flag=0xC0)).splitlines()
+    assert lines[3:] == [
+        "  message 11 of the batch, flag 0",
+        "    TAGS: x",
+        "    body (1 bytes, text):",
+        "      a",
+        "  message 12 of the batch, flag 3",
+        "    body (1 bytes, hex):",
+        "      ff",
+    ]
+    broken = as_text(stored(body[:-1], b"", sys_flag=0xC0))
+    assert "body (" in broken
 
 
 def test_a_terminal_gets_no_control_characters() -> None:

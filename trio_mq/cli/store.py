@@ -32,14 +32,18 @@ UNREADABLE: Final = 3
 USAGE: Final = 64
 
 _STORE: Final = Option("STORE", "Directory of the store.")
+_LOG: Final = Option(
+    "--commit-log", "Directory of the commit log, where it has a place of its own.", "DIR"
+)
 _JSON: Final = Option("--json", "Print one JSON object.")
 _QUIET: Final = Option("--quiet", "Show no progress.")
 _FORMATS: Final = ("text", "json", "raw")
 _BODIES: Final = ("auto", "text", "hex", "base64", "none")
 
-LS: Final = (_STORE, _JSON)
+LS: Final = (_STORE, _LOG, _JSON)
 CAT: Final = (
     _STORE,
+    _LOG,
     Option("--offset", "Begin at this log offset.", "N"),
     Option("--count", "At most so many records.", "N"),
     Option("--topic", "Only messages of this topic.", "TOPIC"),
@@ -63,9 +67,10 @@ CAT: Final = (
         words=_BODIES,
     ),
 )
-VERIFY: Final = (_STORE, _JSON, _QUIET)
+VERIFY: Final = (_STORE, _LOG, _JSON, _QUIET)
 EXPORT: Final = (
     _STORE,
+    _LOG,
     Option("--topic", "Export this topic; can be given several times.", "TOPIC", many=True),
     Option("--out", "Write to a new file and not to stdout.", "FILE"),
 )
@@ -112,7 +117,8 @@ def _view(values: Values) -> Iterator[StoreView]:
     from trio_mq.lookinside.view import open_view
     from trio_mq.store.disk import RealDisk
 
-    view = open_view(RealDisk(), values["STORE"][0])
+    log_dir = options.last(values, "--commit-log")
+    view = open_view(RealDisk(), values["STORE"][0], commit_log_dir=log_dir)
     try:
         yield view
     finally:

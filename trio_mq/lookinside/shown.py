@@ -14,7 +14,8 @@ from typing import Any
 
 from trio_mq.errors import ProtocolError
 from trio_mq.protocol import properties
-from trio_mq.protocol.message import offset_message_id
+from trio_mq.protocol.codes import MessageFlag
+from trio_mq.protocol.message import BatchItem, offset_message_id, split_batch
 from trio_mq.protocol.record import StoredMessage
 
 
@@ -113,9 +114,26 @@ def as_text(
     lines += [f"  {_safe(name)}: {_safe(value)}" for name, value in message.property_map.items()]
     if problem:
         lines.append(f"  the body cannot be decompressed: {problem}")
-    if form is not BodyForm.NONE:
+    items = _items(message, body)
+    if form is not BodyForm.NONE and items is None:
         lines += _body_lines(body, form)
+    for number, item in enumerate(items or ()):
+        lines.append(f"  message {message.queue_offset + number} of the batch, flag {item.flag}")
+        pairs = properties.parse(item.properties).items()
+        lines += [f"    {_safe(name)}: {_safe(value)}" for name, value in pairs]
+        if form is not BodyForm.NONE:
+            lines += [f"  {line}" for line in _body_lines(item.body, form)]
     return "\n".join(lines)
+
+
+def _items(message: StoredMessage, body: bytes) -> list[BatchItem] | None:
+    """The messages in one record of a batch queue; None for any other record."""
+    if not message.sys_flag & MessageFlag.INNER_BATCH:
+        return None
+    try:
+        return split_batch(body)
+    except ProtocolError:
+        return None
 
 
 def _body_lines(body: bytes, form: BodyForm) -> list[str]:

@@ -242,13 +242,13 @@ class StoreView:
         self._pool.close()
 
 
-def open_view(disk: Disk, root: str) -> StoreView:
-    """Look at the store in a folder.
+def open_view(disk: Disk, root: str, *, commit_log_dir: str | None = None) -> StoreView:
+    """Look at the store in a folder; `commit_log_dir` is where its log is, if that has a place of its own.
 
     Sizes of its files are found from the files. Raises :class:`trio_mq.errors.StoreError` for what is no store, and
     for log or queue files whose sizes or names do not fit each other.
     """
-    detected = detect(disk, root)
+    detected = detect(disk, root, commit_log_dir=commit_log_dir)
     return view_with(disk, root, view_settings(detected, root), detected)
 
 
