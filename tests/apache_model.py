@@ -52,7 +52,6 @@ OTHERWISE: dict[str, Otherwise] = {
     "old-records-in-prepared-segment": Otherwise(200_667),
     # A queue with a negative number.
     "sign-queueId": Otherwise(queues={(HALF, -(1 << 31)): (16, 17)}),
-    # Damage before the file that Apache begins with.
     # Missing files of the log.
     "segment-last-missing": Otherwise(PREPARED, _half(18)),
     "segments-all-missing": Otherwise(0, dict.fromkeys(Expected.of(BY_NAME["nothing"]).queues)),
