@@ -267,7 +267,12 @@ def other_rows(bench: Bench) -> list[Row]:
         anonymous = max(d.memory.anonymous for d in bench.dry_runs)
         total = max(d.memory.total for d in bench.dry_runs)
         kept = max(d.kept for d in bench.dry_runs)
-        text = f"WRONG: {wrong[0]}" if wrong else f"{kept:.0%} of the pages stayed in memory"
+        cpu = median([d.cpu_s for d in bench.dry_runs])
+        text = (
+            f"WRONG: {wrong[0]}"
+            if wrong
+            else f"{cpu} s of CPU; {kept:.0%} of the pages stayed in memory"
+        )
         rows += [
             Row("dry run, cold", "trio-mq", speed, "MB/s", target=">= 400 MB/s", met=speed >= 400 and not wrong,
                 note=text),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -295,6 +296,7 @@ class DryRun:
     """`trio-mq recover --dry-run --json` on a whole store. `kept`: share of pages that were still in memory."""
 
     seconds: float
+    cpu_s: float
     bytes: int
     kept: float
     memory: Memory
@@ -320,9 +322,10 @@ def dry_run(origin: Origin, root: Path, expected_code: int = 0) -> DryRun:
         "--quiet",
         str(root),
     ]
-    began = time.monotonic()
+    began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     out, memory, code = watched(command, check=False)
-    seconds = time.monotonic() - began
+    seconds, now = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
     wrong = []
     if code != expected_code:
         wrong.append(f"exit code {code}, not {expected_code}")
@@ -330,7 +333,7 @@ def dry_run(origin: Origin, root: Path, expected_code: int = 0) -> DryRun:
         wrong.append("files changed")
     told = json.loads(out)
     wrong += wrong_report(origin, told)
-    return DryRun(seconds, origin.log_end, kept, memory, wrong)
+    return DryRun(seconds, round(spent, 2), origin.log_end, kept, memory, wrong)
 
 
 def wrong_report(origin: Origin, told: dict[str, Any]) -> list[str]:
