@@ -24,6 +24,8 @@ class SparingIndex(KeyIndex):
     """All index files of a store. `added` counts all keys that came, `spared` those of them that are in no file."""
 
     limit: int = KEYS_INSERTED
+    #: Whether slots point to entries that are not there any more, so that none can be followed.
+    is_loose: bool = False
     added: int = 0
     spared: int = 0
 
@@ -45,11 +47,11 @@ class SparingIndex(KeyIndex):
         if staying:
             newest = staying[-1]
             kept = newest.count_before(log_offset)
-            if newest.header.index_count - kept > self.limit:
+            if self.is_loose or newest.header.index_count - kept > self.limit:
                 end = newest.entry(kept - 1)[1] if kept > 1 else newest.header.begin_log_offset
                 newest.header = newest.header._replace(index_count=kept, end_log_offset=end)
                 newest.store_header()
-                self.limit = 0  # its slots are not to be followed any more
+                self.is_loose, self.limit = True, 0
                 notes = [self._drop_last() for _ in self.files[len(staying) :]]
                 self.indexed_to = min(self.indexed_to, log_offset)
                 return [*notes, f"{newest.path} is cut back to the records before {log_offset}"]
