@@ -376,6 +376,9 @@ async def first_life(life: Life) -> None:
     await life.create(DOOMED, 1)
     group = SubscriptionGroupConfig(GROUP)
     await life.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
+    # The first checkpoint comes before the second segment: without any, a start goes back one segment and no further.
+    await life.hand(life.frame(SIMPLE, 0), life.batch_frame(BATCHES, 0, 3))
+    await trio.sleep(1.2)
     await life.rounds(8)
     await life.hand(*(life.frame(DOOMED, 0) for _ in range(3)))
     await life.rounds(18)
