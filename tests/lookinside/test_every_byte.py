@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from contextlib import suppress
 
 import pytest
@@ -102,3 +103,33 @@ async def test_nothing_raises_whatever_the_bytes_are(world: World, seed: int) ->
             chosen(view, topics=frozenset({"T"}), first=2, last=9)
             chosen(view, topics=frozenset({"B"}), since_ms=1)
             chosen(view, topics=frozenset({"T"}), key="k7")
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_many_damages_are_told_alike_without_numpy(
+    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    files = world.files("commitlog", "consumequeue", "batchconsumequeue", "index")
+    for _ in range(6):
+        damaged = rng.choices(sorted(files), k=rng.randrange(1, 8))
+        for name in damaged:
+            at = rng.randrange(max(1, len(files[name].rstrip(b"\0"))))
+            new = rng.choice((bytes(rng.choice((1, 8, 300))), rng.randbytes(rng.choice((1, 20)))))
+            world.write(world.path(name), new[: len(files[name]) - at], at)
+        found = report(world)
+        with monkeypatch.context() as patched:
+            for module in ("bulkfeed", "bulkkeys", "bulkchains"):
+                patched.setitem(sys.modules, f"trio_mq.lookinside.{module}", None)
+            assert report(world) == found
+        for name in damaged:
+            world.write(world.path(name), files[name])
+
+
+def report(world: World) -> dict[str, object]:
+    """What a check finds, or why it refuses to look."""
+    try:
+        with view_of(world) as view:
+            return verify(view, StateLook(), lambda *_: None).as_dict()
+    except StoreError as error:
+        return {"refused": str(error)}
