@@ -290,6 +290,18 @@ async def test_a_wrong_batch_entry(memory_world: World) -> None:
     assert "4 messages instead of 3" in found[2]
 
 
+async def test_empty_entries_in_a_batch_queue(memory_world: World) -> None:
+    memory_world.batch_topics.add("B")
+    async with memory_world.life() as store:
+        for _ in range(8):
+            memory_world.send_batch(store, [b"x"] * 3)
+    path = memory_world.path(f"batchconsumequeue/B/0/{0:020d}")
+    memory_world.write(path, bytes(2 * BATCH_QUEUE_ENTRY_SIZE), 2 * BATCH_QUEUE_ENTRY_SIZE)
+    (found,) = queue_faults(checked(memory_world))
+    assert found[:2] == (Kind.QUEUE_LACKS, 2)
+    assert "queue offset 6 to 9" in found[2]
+
+
 async def test_a_wrong_time_in_a_batch_entry(memory_world: World) -> None:
     memory_world.batch_topics.add("B")
     async with memory_world.life() as store:

@@ -143,7 +143,7 @@ class Lane:
                 entry = self._entry(self.cursor)
             if entry is None or not entry.is_valid:
                 self._lacks(record, queue_offset, "it is empty" if entry else "there is none")
-                if entry is not None and entry.number == queue_offset:
+                if entry is not None and self._is_place(entry.number, queue_offset):
                     self.cursor += 1
                 return
             if entry.is_blank or entry.log_offset < record.log_offset:
@@ -163,6 +163,12 @@ class Lane:
             else:
                 self._lacks(record, queue_offset, f"it is of log offset {entry.log_offset}")
             return
+
+    def _is_place(self, number: int, queue_offset: int) -> bool:
+        """Whether an empty entry is where that of a record should be."""
+        if self.queue.is_batch:
+            return number < self._check.end_of(self.queue)
+        return number == queue_offset
 
     def _jump(self, queue_offset: int, log_offset: int) -> None:
         """Go to the entry of a queue offset if it is that of a record: whatever is before it has none in the log."""
