@@ -114,7 +114,7 @@ class Bench:
             if not cold:
                 stores.load_pages(self.origin.root)
             for _ in range(1 if cold else self.rounds):
-                for variant in OURS:
+                for variant in (v for v in self.variants if v.side == "trio"):
                     done = runs.scan(self.origin, variant.path, numpy=variant.numpy, cold=cold)
                     self.scans.append(done)
                     where = "from the disk" if cold else "from memory"
