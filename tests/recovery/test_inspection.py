@@ -131,6 +131,14 @@ def test_long_lists_are_cut_short():
     assert f"  and {100 - LINES_SHOWN} more (--json has all)" in told
 
 
+def test_a_queue_that_is_cut_is_told_once():
+    notes = ["queue T/0 ends at offset 3 instead of 4, since the log ends at 9", "something else"]
+    found = attrs.evolve(EVERYTHING, report=RecoveryReport(notes=notes))
+    told = "\n".join(lines(found))
+    assert told.count("T/0 ends at") == 1
+    assert "something else" in told
+
+
 def test_a_record_is_a_line():
     record = LostRecord(7, "T", 1, 5, "", ("a", "b"), 99, 1, "behind the cut")
     assert list(record_lines([record]))[2] == ("  7  T/1  5  - keys a b  99 bytes  behind the cut")

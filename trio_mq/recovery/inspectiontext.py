@@ -5,6 +5,7 @@ In: an :class:`trio_mq.recovery.inspection.Inspection`. Out: lines for a termina
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -22,6 +23,9 @@ from trio_mq.recovery.picture import LostRecord, QueueCount
 LINES_SHOWN: Final = 20
 QUEUES_SHOWN: Final = 12
 _KEYS_SHOWN: Final = 12
+_CUT_QUEUE: Final = re.compile(
+    r"queue \S+ ends at offset \d+ instead of \d+, since the log ends at"
+)
 
 _VERDICTS: Final = {
     Verdict.SOUND: ("sound, a start changes nothing", "nothing was wrong"),
@@ -154,7 +158,8 @@ def _log(found: Inspection) -> Iterator[str]:
     if report.cut_bytes:
         kept = f", kept in {report.quarantine}" if report.quarantine else ""
         yield f"cut: {report.cut_bytes} bytes, {report.cut_reason}{kept}"
-    yield from report.notes
+    # Queues that are cut with the log are told under phase 4.
+    yield from _some([note for note in report.notes if not _CUT_QUEUE.match(note)])
     index = found.index
     if index.found or index.added:
         yield (
