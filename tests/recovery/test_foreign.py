@@ -7,10 +7,10 @@ from attrs import evolve
 
 from trio_mq.protocol.layout import Checkpoint, pack_checkpoint
 from trio_mq.recovery import scan
-from trio_mq.recovery.foreign import look
+from trio_mq.recovery.foreign import look, offset_before
 from trio_mq.recovery.missing import ANY_END, first_missing
 from trio_mq.recovery.paths import Path
-from trio_mq.recovery.scan import offset_before, scan_queue
+from trio_mq.recovery.scan import scan_queue
 from trio_mq.store.disk import RealDisk
 
 from .stores import World, everything, keyed

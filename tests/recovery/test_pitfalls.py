@@ -119,3 +119,13 @@ async def test_p31_a_delivered_message_is_not_delayed_again(world: World, topic:
         assert entries(store.queue(topic, 0)) == before
         assert before[0][2] == ord("x")
         assert bodies(store, topic) == [b"was delayed"]
+
+
+@pytest.mark.parametrize("gone", [1, 3])
+async def test_p3_the_first_entries_of_a_queue_never_reached_the_disk(world: World, gone: int):
+    """A power cut before anything was synced, and so before there was a checkpoint."""
+    offsets = await world.filled(200, queues=1, kill=True)
+    world.cut_entries("T", 0, 0, gone)
+    async with world.life() as store:
+        assert world.report.walk_reason == "there is no checkpoint"
+        assert [m.log_offset for m in messages(store)] == offsets

@@ -14,9 +14,11 @@ from typing import Final
 
 import attrs
 
+from trio_mq.protocol.layout import PRE_BLANK_SIZE, QUEUE_ENTRY
+from trio_mq.protocol.verdict import Verdict, Whole
 from trio_mq.recovery.missing import ANY_END, first_missing
 from trio_mq.recovery.paths import Path
-from trio_mq.recovery.scan import QueueTail, offset_before
+from trio_mq.recovery.scan import LogFiles, QueueTail, record_at
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import StoreParts
 
@@ -70,3 +72,30 @@ def _is_sound(parts: StoreParts, log_offset: int) -> bool:
         return False
     files = [f for f in parts.index.files if f.header.end_log_offset >= log_offset]
     return all(is_sound(f, log_offset) for f in files)
+
+
+def offset_before(queue: BaseQueue, log: LogFiles, limit_ms: int) -> int | None:
+    """Log offset of the last record of a queue that was stored at `limit_ms` or before; None without one.
+
+    Found by bisection over the queue's entries, since those lead to records whatever the size of the log.
+    """
+    files = queue.files
+    first = files.segments.start // files.entry_bytes
+    low, high = first, files.end // files.entry_bytes
+    found: int | None = None
+    while low < high:
+        middle = (low + high) // 2
+        position = middle * files.entry_bytes
+        record: Verdict | None = None
+        if files.segments.has(position):
+            entry = files.segments.read(files.entry_bytes, position)
+            log_offset, size, _ = QUEUE_ENTRY.unpack_from(entry)
+            if size != PRE_BLANK_SIZE and log.segments.has(log_offset):
+                record = record_at(log, log_offset, check_crc=False)
+        # What leads nowhere lies before all that counts: blank entries, and records that are gone.
+        if isinstance(record, Whole) and record.store_timestamp_ms > limit_ms:
+            high = middle
+        else:
+            found = record.log_offset if isinstance(record, Whole) else found
+            low = middle + 1
+    return found

@@ -44,6 +44,7 @@ class Found:
     index: IndexState | None = None
     lost_queue: str | None = None
     recent: int | None = None
+    has_checkpoint: bool = True
 
     @property
     def dispatched_to(self) -> int:
@@ -133,10 +134,13 @@ def _reaches(found: Found, offset: int) -> bool:
 def _by_time(found: Found) -> tuple[int, str]:
     """The last segment that begins with a record of which the checkpoint knows that queues have it.
 
-    A checkpoint without times (a store that only copied from another one, case C008; a power cut, case C017) says
-    nothing: then the queues' own progress counts, less one segment, since their last entries may not be synced.
+    A checkpoint without times (a store that only copied from another one, case C008) says nothing: then the queues' own
+    progress counts, less one segment, since their last entries may not be synced. Without any checkpoint, or with
+    one that a power cut has emptied (case C017), nothing at all may be.
     """
     times_ms = found.checkpoint.min_timestamp_ms
+    if times_ms == 0 and not found.has_checkpoint:
+        return found.segments[0], "there is no checkpoint"
     if times_ms == 0:
         before = [s for s in found.segments if s <= found.dispatched_to][-2:]
         return (before or found.segments)[0], "the segment before the one that the queues end in"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -22,11 +22,10 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
-from trio_mq.config import StoreSettings
 from trio_mq.errors import StoreDamaged, StoreFull
 from trio_mq.protocol.verdict import Whole
 from trio_mq.recovery import apply, foreign, plan
-from trio_mq.recovery.paths import Path
+from trio_mq.recovery.choices import Choices as Choices
 from trio_mq.recovery.plan import EndPlan, Found, StartPlan
 from trio_mq.recovery.queuework import QUEUES_AT_ONCE, LogSegments, Look, for_each_queue
 from trio_mq.recovery.replay import Gap, Replay
@@ -43,7 +42,6 @@ from trio_mq.recovery.scan import (
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.checkpoint import Marks, read_marks
 from trio_mq.store.queues import BaseQueue
-from trio_mq.store.roster import QueueKey
 from trio_mq.store.store import StoreParts
 
 T = TypeVar("T")
@@ -51,34 +49,6 @@ T = TypeVar("T")
 log = logging.getLogger("trio_mq.recovery")
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-
-
-@attrs.frozen
-class Choices:
-    """How to recover; nothing here but `assume_clean` and `fill_index` changes the result.
-
-    `assume_clean` overrules what the files say about the last exit. Without `fill_index` keys are not inserted, for
-    a rehearsal, which shall tell what a start does and not do it. `progress` is told phase, offset, and the end as
-    far as it is known, both in bytes of the log. `expected` are queues that should have files, as far as others know;
-    it counts for a store without a list of its own queues, as peers leave it.
-    """
-
-    path: Path = Path.BATCH
-    concurrently: bool = True
-    index_enabled: bool = True
-    fill_index: bool = True
-    assume_clean: bool | None = None
-    progress: Callable[[str, int, int], None] | None = None
-    expected: Collection[QueueKey] = ()
-
-    @classmethod
-    def of(cls, settings: StoreSettings) -> Choices:
-        """What the settings of a store say."""
-        return cls(
-            path=Path.of(optimized=settings.use_optimized_recovery),
-            concurrently=settings.recover_concurrently,
-            index_enabled=settings.message_index_enable,
-        )
 
 
 async def recover(parts: StoreParts, choices: Choices | None = None) -> RecoveryReport:
@@ -257,6 +227,7 @@ class _Recovery:
             index=index,
             lost_queue=self._lost[0] if self._lost else None,
             recent=None if left is None else left.recent,
+            has_checkpoint=parts.checkpoint.known,
         )
 
     def _last_indexed(self) -> int | None:

@@ -106,33 +106,6 @@ def _synced_to(segments: Segments, entry_bytes: int, end: int) -> int:
     return -1 if size == PRE_BLANK_SIZE else int(log_offset)
 
 
-def offset_before(queue: BaseQueue, log: LogFiles, limit_ms: int) -> int | None:
-    """Log offset of the last record of a queue that was stored at `limit_ms` or before; None without one.
-
-    Found by bisection over the queue's entries, since those lead to records whatever the size of the log.
-    """
-    files = queue.files
-    first = files.segments.start // files.entry_bytes
-    low, high = first, files.end // files.entry_bytes
-    found: int | None = None
-    while low < high:
-        middle = (low + high) // 2
-        position = middle * files.entry_bytes
-        record: Verdict | None = None
-        if files.segments.has(position):
-            entry = files.segments.read(files.entry_bytes, position)
-            log_offset, size, _ = QUEUE_ENTRY.unpack_from(entry)
-            if size != PRE_BLANK_SIZE and log.segments.has(log_offset):
-                record = record_at(log, log_offset, check_crc=False)
-        # What leads nowhere lies before all that counts: blank entries, and records that are gone.
-        if isinstance(record, Whole) and record.store_timestamp_ms > limit_ms:
-            high = middle
-        else:
-            found = record.log_offset if isinstance(record, Whole) else found
-            low = middle + 1
-    return found
-
-
 def _bisect_end(segments: Segments, entry_bytes: int) -> int | None:
     """End of the valid entries when none is missing before it; None when that is in doubt."""
     for start in reversed(segments.starts):

@@ -1,0 +1,39 @@
+"""How to recover, where there is a choice: from the settings of a store, from the command line, from tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import attrs
+
+from trio_mq.config import StoreSettings
+from trio_mq.recovery.paths import Path
+from trio_mq.store.roster import QueueKey
+
+
+@attrs.frozen
+class Choices:
+    """How to recover; nothing here but `assume_clean` and `fill_index` changes the result.
+
+    `assume_clean` overrules what the files say about the last exit. Without `fill_index` keys are not inserted, for
+    a rehearsal, which shall tell what a start does and not do it. `progress` is told phase, offset, and the end as
+    far as it is known, both in bytes of the log. `expected` are queues that should have files, as far as others know;
+    it counts for a store without a list of its own queues, as peers leave it.
+    """
+
+    path: Path = Path.BATCH
+    concurrently: bool = True
+    index_enabled: bool = True
+    fill_index: bool = True
+    assume_clean: bool | None = None
+    progress: Callable[[str, int, int], None] | None = None
+    expected: Collection[QueueKey] = ()
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> Choices:
+        """What the settings of a store say."""
+        return cls(
+            path=Path.of(optimized=settings.use_optimized_recovery),
+            concurrently=settings.recover_concurrently,
+            index_enabled=settings.message_index_enable,
+        )
