@@ -88,14 +88,15 @@ def find_split(file: Content, length: int) -> Split | None:
     for split in usual_splits(length):
         if look.evidence(split) == 3:
             return split
-    best, best_evidence = None, 1
+    best: Split | None = None
+    best_evidence = 1
     for slots in islice(look.candidates(), _MOST_CANDIDATES):
-        split = split_of(length, slots)
-        evidence = 0 if split is None else look.evidence(split)
+        candidate = split_of(length, slots)
+        evidence = 0 if candidate is None else look.evidence(candidate)
         if evidence == 3:
-            return split
+            return candidate
         if evidence > best_evidence and look.has_offsets:
-            best, best_evidence = split, evidence
+            best, best_evidence = candidate, evidence
     return best
 
 
@@ -149,7 +150,7 @@ class _Look:
         behind_slots = INDEX_HEADER_SIZE + INDEX_ENTRY_SIZE * number
         if wanted > 0:
             found = self._places(_LONG.pack(wanted))
-            places = (place - _OFFSET_IN_ENTRY for place in found)
+            places: Iterator[int] = (place - _OFFSET_IN_ENTRY for place in found)
         else:
             # All keys are of the record at offset 0: what is not zero is a slot, or the hash of an entry.
             behind_slots = INDEX_HEADER_SIZE + INDEX_ENTRY_SIZE

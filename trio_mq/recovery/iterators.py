@@ -48,11 +48,19 @@ class MessageIterator(Protocol):
         ...
 
 
-def messages(path: Path, read: Read, begin: int, end: int, *, check_crc: bool) -> MessageIterator:
+def messages(
+    path: Path,
+    read: Read,
+    begin: int,
+    end: int,
+    *,
+    check_crc: bool,
+    window_bytes: int = WINDOW_BYTES,
+) -> MessageIterator:
     """An iterator from `begin`, where a record should be, to `end`, where its segment ends."""
     if path is Path.SEQUENTIAL:
         return SequentialMessageIterator(read, begin, end, check_crc=check_crc)
-    return BatchMessageIterator(read, begin, end, check_crc=check_crc)
+    return BatchMessageIterator(read, begin, end, check_crc=check_crc, window_bytes=window_bytes)
 
 
 def claimed_size(head: bytes, at: int = 0) -> int:

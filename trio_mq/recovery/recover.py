@@ -41,6 +41,7 @@ from trio_mq.recovery.scan import (
 )
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.checkpoint import Marks, read_marks
+from trio_mq.store.log import reaches
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import StoreParts
 
@@ -277,10 +278,11 @@ class _Recovery:
         segments = parts.log.segments
         begin = start.walk_from
         report.walked_from, report.walk_reason = begin, start.why
+        reached = await parts.disk.run(partial(reaches, parts.disk, segments.directory))
         replay = self._replay = Replay(
             parts,
             index_enabled=self._index_enabled and self._choices.fill_index,
-            known_end=found.known_end,
+            known_end=max(found.known_end, reached),
             known_to=start.known_to,
             trusted=found.clean,
             keep=self._keep,
