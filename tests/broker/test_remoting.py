@@ -369,6 +369,19 @@ async def test_a_full_disk_refuses_all_sends_of_a_receive_and_takes_messages_aga
     assert texts(reader.one()) == [b"after"]
 
 
+async def test_a_send_whose_new_topic_cannot_be_saved_is_answered_with_doubt(autojump_clock, bench):
+    """Found by the crash sweep: the sender was told of success, and after a crash there was no such topic."""
+    bench.disk.fail_when(lambda op: "topics.json" in op.path, errno.ENOSPC)
+    reply = await bench.answer(send("Fresh"))
+    assert reply.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert "its topic could not be saved" in reply.remark
+    assert "topics.json" in reply.remark
+    assert reply.ext["queueOffset"] == "0"
+    bench.disk.heal()
+    await trio.sleep(6)
+    assert (await bench.answer(send("Fresh"))).code == ResponseCode.SUCCESS
+
+
 async def test_a_disk_that_fills_up_where_the_next_segment_begins(autojump_clock, bench):
     """The first messages of the receive are in the segment before; they are stored, the others refused."""
     bench.put(b"x" * 40_000)

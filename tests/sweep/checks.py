@@ -215,4 +215,6 @@ def check_saves(files: Mapping[str, bytes], moment: Moment, ledger: Ledger) -> N
 
 def sent_topics(sent: Sequence[Sent], moment: Moment) -> set[str]:
     """Topics that have to exist: somebody was told of a message there, and nobody deleted them since."""
-    return {one.topic for one in sent if one.number >= moment.deleted.get(one.topic, 0)}
+    return {
+        one.topic for one in sent if one.is_sure and one.number >= moment.deleted.get(one.topic, 0)
+    }

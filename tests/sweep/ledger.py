@@ -18,7 +18,7 @@ class Sent:
     """One send. `bodies` are those of its messages, one unless it is a batch; `keys` those of its one message.
 
     `answered`, `log_offset` and `queue_offset` come with the reply; `end` is where the log ended behind it, and
-    `durable_at_reply` whether the sender was told that the disk has it.
+    `durable_at_reply` whether the sender was told that the disk has it, `is_sure` whether it was told of no doubt.
     """
 
     number: int
@@ -30,6 +30,7 @@ class Sent:
     queue_offset: int = -1
     end: int = 0
     durable_at_reply: bool = False
+    is_sure: bool = False
 
 
 @attrs.frozen

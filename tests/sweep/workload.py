@@ -124,7 +124,8 @@ class Client(FakePeer):
         sent.log_offset = parse_offset_message_id(first_id)[1]
         sent.queue_offset = int(reply.ext["queueOffset"])
         sent.end = self._log_written()
-        sent.durable_at_reply = sent.durable_at_reply and reply.code == ResponseCode.SUCCESS
+        sent.is_sure = reply.code == ResponseCode.SUCCESS
+        sent.durable_at_reply = sent.durable_at_reply and sent.is_sure
         self._ledger.acked.append(sent)
 
 

@@ -25,7 +25,13 @@ from trio_mq.broker.processors.send import Sender, SendRequest, Sent
 from trio_mq.broker.saver import Saver
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
-from trio_mq.errors import HeaderError, LocalProtocolError, RequestRefused, StoreFull
+from trio_mq.errors import (
+    HeaderError,
+    LocalProtocolError,
+    RequestRefused,
+    StoreError,
+    StoreFull,
+)
 from trio_mq.net.requests import Peer, Reply, RequestTable, encode_reply
 from trio_mq.protocol import command as commands
 from trio_mq.protocol import headers
@@ -270,10 +276,17 @@ class RemotingFace:
         if not later:
             return
         release, end = partial(_release, peer, later, store), store.log.written
-        if topics_changed:
-            self._saver.soon(lambda _error: self._when_durable(end, release))
-        else:
+        if not topics_changed:
             self._when_durable(end, release)
+            return
+
+        def saved(error: StoreError | None) -> None:
+            if error is None:
+                self._when_durable(end, release)
+            else:  # after a crash the topic may be gone
+                _tell_doubt(peer, later, f"stored, but its topic could not be saved: {error}")
+
+        self._saver.soon(saved)
 
     def _refused(
         self, replies: list[tuple[int, bytes, bool]], failed: Container[object]
@@ -338,10 +351,16 @@ class RemotingFace:
 
 def _release(peer: Inbound, frames: list[bytes], store: Store, durable: bool) -> None:
     """Let replies go that waited for the disk; too late means a success with another code."""
-    if not durable:
-        remark = f"stored, but not known to be on the disk: {store.flusher.slow_text()}"
-        frames = [_with_timeout_code(frame, remark) for frame in frames if frame]
-    peer.write(b"".join(frames))
+    if durable:
+        peer.write(b"".join(frames))
+    else:
+        slow = store.flusher.slow_text()
+        _tell_doubt(peer, frames, f"stored, but not known to be on the disk: {slow}")
+
+
+def _tell_doubt(peer: Inbound, frames: list[bytes], remark: str) -> None:
+    """Let replies go as FLUSH_DISK_TIMEOUT: the messages are stored, but a crash may take them."""
+    peer.write(b"".join([_with_timeout_code(frame, remark) for frame in frames if frame]))
 
 
 def _with_timeout_code(frame: bytes, remark: str) -> bytes:
