@@ -257,21 +257,20 @@ class IndexFile:
         begin_ms, end_ms, begin_offset, end_offset, used, count = self.header
         kept = self.count_before(log_offset)
         last = self.entry(kept - 1)
-        tips = {
-            slot: value
-            for first, values in self._slot_values()
-            if max(values) >= kept
-            for slot, value in enumerate(values, first)
-            if value >= kept
-        }
-        self._relink_tips(tips, kept)
-        written = min(max(tips.values(), default=0) + 1, self.entries)
+        newest = 0
+        unsure: dict[int, int] = {}
+        for first, values in self._slot_values():
+            newest = max(newest, max(values))
+            tips = {slot: tip for slot, tip in enumerate(values, first) if tip >= kept}
+            self._relink_tips(tips, kept, unsure)
+        self._relink_unsure(unsure, kept)
+        written = min(newest + 1, self.entries) if newest >= kept else 0
         self._clear_entries(kept, max(count, written))
         if kept < count:
             end_offset = last[1] if kept > 1 else begin_offset
             # Entries have seconds only: the newest of the kept ones is less than one second newer.
             end_ms = begin_ms + last[2] * 1000 + 999 if kept > 2 else begin_ms
-        if tips or kept < count:
+        if written or kept < count:
             used = sum(len(values) - values.count(0) for _, values in self._slot_values())
         self.header = IndexHeader(begin_ms, end_ms, begin_offset, end_offset, used, kept)
         self.store_header()
@@ -286,19 +285,21 @@ class IndexFile:
                 values.byteswap()
             yield first, values
 
-    def _relink_tips(self, tips: dict[int, int], kept: int) -> None:
+    def _relink_tips(self, tips: dict[int, int], kept: int, unsure: dict[int, int]) -> None:
         """Let slots that point behind the kept entries point to the newest kept one of their chain.
 
-        What is kept was durable, and so were its links. What is behind may have reached the disk in part: where a
-        chain through it cannot be trusted, the kept entries are gone over instead.
+        What is kept was durable, and so were its links. What is behind may have reached the disk in part: slots whose
+        chain through it cannot be trusted are added to `unsure`.
         """
-        unsure: dict[int, int] = {}
         for slot, tip in tips.items():
             number = self._kept_before(slot, tip, kept)
             if number is None:
                 unsure[slot] = 0
             else:
                 self._set_slot(slot, number)
+
+    def _relink_unsure(self, unsure: dict[int, int], kept: int) -> None:
+        """Let slots point to the newest of the kept entries that belong to them, all of which are gone over."""
         if not unsure:
             return
         for first in range(1, kept, _ENTRIES_AT_ONCE):
