@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 
 from trio_mq.protocol.codes import MessageFlag
 from trio_mq.protocol.layout import QUEUE_ENTRY_SIZE
-from trio_mq.protocol.message import tags_code_of
+from trio_mq.protocol.message import java_hash, tags_code_of
 from trio_mq.protocol.verdict import SCHEDULE_TOPIC
 from trio_mq.recovery.columns import ColumnLot, Longs
 from trio_mq.recovery.lanes import Lane, LaneOf
 from trio_mq.recovery.lots import Lot
-from trio_mq.store.bulkindex import BulkHasher, KeyTexts, key_texts
+from trio_mq.store.bulkindex import BulkHasher, BulkKeys, key_texts
 from trio_mq.store.dispatch import Dispatcher
 from trio_mq.store.keys import KeyHasher
+from trio_mq.store.keyspans import KeySpans, find
 
 _ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _PREPARED: Final = int(MessageFlag.TRANSACTION_PREPARED)
@@ -71,16 +72,23 @@ class BulkReplay:
         runs = self._runs(heads, topics)
         if runs is None:
             return False
-        texts = [key_texts(data) for lot in columns for data in lot.properties()]
+        texts = [data for lot in columns for data in lot.properties()]
+        spans = find(texts)
         entries = np.empty(len(heads), _ENTRY)
         entries["log_offset"] = heads["log_offset"]
         entries["size"] = heads["size"]
-        entries["tags_code"] = [tags_code_of(found[2]) if found[2] else 0 for found in texts]
+        if spans is None:
+            tags = (key_texts(data)[2] for data in texts)
+            entries["tags_code"] = [tags_code_of(found) if found else 0 for found in tags]
+        else:
+            entries["tags_code"] = spans.tags_codes()
         if not all(self._agrees(run, heads, entries) for run in runs):
             return False
         for run in runs:
             self._append(run, entries)
-        self._after(heads, topics, texts)
+        self._after(heads)
+        if self._index_enabled:
+            self._insert(heads, topics, texts, spans)
         return True
 
     def _numbered(self, topics: list[bytes]) -> Longs:
@@ -145,29 +153,54 @@ class BulkReplay:
         self._dispatcher.queues.dirty.add(queue)
         self._unwritten += len(new) * QUEUE_ENTRY_SIZE
 
-    def _after(self, heads: NDArray[np.void], topics: Longs, texts: list[KeyTexts]) -> None:
-        """Keys of the records, and what the dispatcher knows of its progress."""
+    def _after(self, heads: NDArray[np.void]) -> None:
+        """What the dispatcher knows of its progress."""
         dispatcher = self._dispatcher
-        end = int(heads["log_offset"][-1]) + int(heads["size"][-1])
-        dispatcher.dispatched = end
+        dispatcher.dispatched = _end(heads)
         dispatcher.newest_ms = int(heads["store_ms"][-1])
         if self._unwritten >= TAIL_BYTES:
             dispatcher.queues.write_tails()
             self._unwritten = 0
-        if not self._index_enabled:
-            return
+
+    def _insert(
+        self,
+        heads: NDArray[np.void],
+        topics: Longs,
+        texts: Sequence[bytes],
+        spans: KeySpans | None,
+    ) -> None:
+        """Put the keys into the index of those records that it does not know."""
+        dispatcher, index = self._dispatcher, self._dispatcher.index
         while dispatcher.index_backlog:
             dispatcher.index_chunk()
-        index = dispatcher.index
         offsets = heads["log_offset"].astype(np.int64)
         first = int(np.searchsorted(offsets, index.indexed_to))
         if first == len(offsets):
             return
-        names = [self._topics[number] for number in topics[first:].tolist()]
-        keys = self._hasher.keys_of(
-            names, texts[first:], offsets[first:], heads["store_ms"][first:].astype(np.int64)
-        )
+        times_ms = heads["store_ms"].astype(np.int64)
+        if spans is None:
+            keys = self._hasher.keys_of(
+                [self._topics[number] for number in topics[first:].tolist()],
+                [key_texts(data) for data in texts[first:]],
+                offsets[first:],
+                times_ms[first:],
+            )
+        else:
+            keys = self._keys(spans, topics, offsets, times_ms, first)
         done = index.insert(keys)
         while done < keys.total:
             done += index.insert(keys, done)
-        index.indexed_to = max(index.indexed_to, end)
+        index.indexed_to = max(index.indexed_to, _end(heads))
+
+    def _keys(
+        self, spans: KeySpans, topics: Longs, offsets: Longs, times_ms: Longs, first: int
+    ) -> BulkKeys:
+        of_topics = np.array([java_hash(t + "#") & 0xFFFF_FFFF for t in self._topics], np.uint32)
+        hashes, counts = spans.index_hashes(of_topics[topics])
+        offsets, times_ms = np.repeat(offsets, counts), np.repeat(times_ms, counts)
+        known = int(counts[:first].sum())
+        return BulkKeys(hashes[known:], offsets[known:], times_ms[known:])
+
+
+def _end(heads: NDArray[np.void]) -> int:
+    return int(heads["log_offset"][-1]) + int(heads["size"][-1])
