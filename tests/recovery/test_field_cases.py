@@ -115,7 +115,7 @@ async def test_c019_after_three_kills_the_fourth_try_ends_sooner(
 
     async def damaged() -> tuple[World, list[int]]:
         world = World.make(MemoryDisk(), "store")
-        offsets = await world.filled(2400)
+        offsets = await world.filled(2800)
         for folder in lost:
             world.disk.remove_tree(f"store/{folder}")
         world.disk.run_delay_s = 1.0

@@ -10,7 +10,7 @@ Sources: Apache MappedFileQueue.truncateDirtyFiles, ConsumeQueue.truncateDirtyLo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import attrs
@@ -23,6 +23,7 @@ from trio_mq.recovery.plan import EndPlan
 from trio_mq.recovery.quarantine import Behind, Kept, Quarantine, measure
 from trio_mq.recovery.scan import QueueTail, last_record, position_of
 from trio_mq.store.checkpoint import Marks, with_marks
+from trio_mq.store.entries import EntryFiles
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue
 from trio_mq.store.queuetable import QueueTable
 from trio_mq.store.segments import Segments, warmed
@@ -226,19 +227,32 @@ def prepare_index(parts: StoreParts, index_from: int | None, *, foreign: bool) -
 # -- durability ----------------------------------------------------------------------------------------------
 
 
-def sync_all(parts: StoreParts, lanes: Iterable[Lane], begin: int, end: int) -> None:
-    """Make the log from `begin` to `end` durable, then the entries and keys that point into it."""
+def sync_call(parts: StoreParts, lanes: Iterable[Lane], begin: int, end: int) -> Callable[[], None]:
+    """A blocking call that makes durable what is written now: the log from `begin` to `end`, then entries and keys.
+
+    More may be written while it runs.
+    """
+    calls: list[Callable[[], None]] = []
+    synced: list[tuple[EntryFiles, int]] = []
     if not parts.log.segments.empty:
-        parts.log.segments.sync_call(begin, end + 1)()
+        calls.append(parts.log.segments.sync_call(begin, end + 1))
     for lane in lanes:
         files = lane.queue.files
         first = min(files.synced, lane.touched_from)
         if first < files.written:
-            files.segments.sync_call(first, files.written)()
-        files.synced = files.written
-    sync_index = parts.index.sync_call()
-    if sync_index is not None:
-        sync_index()
+            calls.append(files.segments.sync_call(first, files.written))
+        synced.append((files, files.written))
+    index_call = parts.index.sync_call()
+    if index_call is not None:
+        calls.append(index_call)
+
+    def sync() -> None:
+        for call in calls:
+            call()
+        for files, written in synced:
+            files.synced = max(files.synced, written)
+
+    return sync
 
 
 def mark(parts: StoreParts, newest_ms: int, log_end: int, marks: Marks) -> None:

@@ -68,12 +68,12 @@ async def for_each_queue(
             for number in range(len(shares)):
                 nursery.start_soon(child, number)
     except BaseExceptionGroup as group:
-        raise _first(group) from None
+        raise first_of(group) from None
     return [result for some in results for result in some]
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of the child that failed; a stop from outside before any other."""
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error of the child that failed first, or else what stopped the nursery from outside."""
     _, failed = group.split(trio.Cancelled)
     error: BaseException = failed if failed is not None else group
     while isinstance(error, BaseExceptionGroup):

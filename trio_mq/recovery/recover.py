@@ -354,13 +354,18 @@ class _Recovery:
             safe = min(safe, index_from)
         await self._run(partial(apply.mark_replay, self._parts, Marks(safe, begin)))
 
-    async def _keep(self, walk: Walk) -> None:
-        """Make durable what a long replay has done, so that the next one begins here if this one is ended."""
+    def _keep(self, walk: Walk) -> Callable[[], None]:
+        """A call that makes durable what a long replay has done, so that the next one begins here if it is ended."""
         parts = self._parts
         lanes = self._replay.lanes if self._replay else []
-        await self._run(partial(apply.sync_all, parts, lanes, walk.start, walk.end))
-        marks = Marks(walk.records_end, walk.records_end)
-        await self._run(partial(apply.mark, parts, walk.newest_ms, walk.records_end, marks))
+        sync = apply.sync_call(parts, lanes, walk.start, walk.end)
+        marks, newest_ms = Marks(walk.records_end, walk.records_end), walk.newest_ms
+
+        def keep() -> None:
+            sync()
+            apply.mark(parts, newest_ms, marks.safe_offset, marks)
+
+        return keep
 
     def _without_log(self) -> None:
         """A store without log files: offsets go on, nothing can be read. Blocking."""
@@ -405,7 +410,7 @@ class _Recovery:
         if not report.clean or report.notes or report.records > 1:
             lanes = self._replay.lanes if self._replay else []
             begin = walk.start if walk else report.log_end
-            await self._run(partial(apply.sync_all, parts, lanes, begin, report.log_end))
+            await self._run(apply.sync_call(parts, lanes, begin, report.log_end))
             marks = Marks(walk.records_end if walk else report.log_end)
             await self._run(partial(apply.mark, parts, newest_ms, report.log_end, marks))
         reached = parts.queues.reached()

@@ -10,7 +10,7 @@ CommitLog.checkMessageAndReturnSize (tags code of delayed messages).
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +27,7 @@ from trio_mq.protocol.layout import (
 from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
 from trio_mq.recovery.lanes import Lane, LaneOf
 from trio_mq.recovery.lots import Lot
+from trio_mq.recovery.queuework import first_of
 from trio_mq.recovery.scan import leads_to_record, position_of
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.dispatch import Dispatcher, Stored
@@ -85,9 +86,9 @@ class Gap:
 
 
 class Replay:
-    """Feeds a dispatcher with the records of walks. `keep` makes durable what is done so far.
+    """Feeds a dispatcher with the records of walks.
 
-    `trusted` says that the entries in the queues' files are durable, as after a clean stop. `progress` is told how far
+    `keep` gives a blocking call that makes durable what is done so far. `trusted` says that the entries in the queues' files are durable, as after a clean stop. `progress` is told how far
     the log was gone over, and how far it goes at least.
     """
 
@@ -99,7 +100,7 @@ class Replay:
         known_end: int,
         known_to: int,
         trusted: bool,
-        keep: Callable[[Walk], Awaitable[None]],
+        keep: Callable[[Walk], Callable[[], None]],
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._parts = parts
@@ -108,6 +109,7 @@ class Replay:
         #: Records before have their entries and keys: they are only looked at.
         self.known_to = known_to
         self._keep = keep
+        self._keeping = False
         self._progress = progress
         self._delays_ms = parts.settings.delay_levels_ms
         self._dispatcher = Dispatcher(parts.queues, parts.index, index_enabled=index_enabled)
@@ -126,8 +128,15 @@ class Replay:
 
     async def run(self, walk: Walk, *, fill_gaps: bool) -> Gap | None:
         """Take the walk to its end; ends early with a gap, unless gaps are to be filled with blank entries."""
+        try:
+            async with trio.open_nursery() as nursery:
+                return await self._run(walk, nursery, fill_gaps=fill_gaps)
+        except BaseExceptionGroup as group:
+            raise first_of(group) from None
+
+    async def _run(self, walk: Walk, nursery: trio.Nursery, *, fill_gaps: bool) -> Gap | None:
         disk, lots = self._parts.disk, walk.lots()
-        told_s = trio.current_time()
+        kept_s = trio.current_time()
         while True:
             goes_on, gap = await disk.run(partial(self._step, lots, fill_gaps=fill_gaps))
             if gap is not None or not goes_on:
@@ -135,11 +144,19 @@ class Replay:
                 return gap
             if self._progress is not None:
                 self._progress(walk.end, max(self._known_end, walk.end))
-            if trio.current_time() - told_s > PROGRESS_S:
-                told_s = trio.current_time()
+            if trio.current_time() - kept_s > PROGRESS_S and not self._keeping:
                 self._tell(walk)
                 await disk.run(self._dispatcher.finish)
-                await self._keep(walk)
+                # Records are taken over while the disk syncs what was done before.
+                self._keeping = True
+                nursery.start_soon(self._keep_done, self._keep(walk))
+                kept_s = trio.current_time()
+
+    async def _keep_done(self, keep: Callable[[], None]) -> None:
+        try:
+            await self._parts.disk.run(keep)
+        finally:
+            self._keeping = False
 
     def _tell(self, walk: Walk) -> None:
         # Where the log ends is not known before it is reached; queues and index mostly know how far it went.
