@@ -88,8 +88,9 @@ class Gap:
 class Replay:
     """Feeds a dispatcher with the records of walks.
 
-    `keep` gives a blocking call that makes durable what is done so far. `trusted` says that the entries in the queues' files are durable, as after a clean stop. `progress` is told how far
-    the log was gone over, and how far it goes at least.
+    `keep` gives a blocking call that makes durable what is done so far. `trusted` says that the entries in the
+    queues' files are durable, as after a clean stop. `progress` is told how far the log was gone over, and how far
+    it goes at least.
     """
 
     def __init__(
