@@ -14,6 +14,7 @@ from trio_mq.recovery import iterators
 from trio_mq.recovery.iterators import (
     RECORD_LIMIT_BYTES,
     WINDOW_BYTES,
+    WINDOWS_AT_ONCE,
     BatchMessageIterator,
     MessageIterator,
     SequentialMessageIterator,
@@ -66,6 +67,11 @@ def columns(request, monkeypatch):
         pytest.importorskip("numpy")
     else:
         monkeypatch.setattr(iterators, "_scan", [None])
+
+
+def window_bytes() -> int:
+    """What is read at once."""
+    return WINDOW_BYTES * (WINDOWS_AT_ONCE if column_scan() else 1)
 
 
 PROPERTIES = (
@@ -121,12 +127,12 @@ def test_any_window_gives_what_reading_one_by_one_gives(kinds, window, tail, che
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 @pytest.mark.parametrize("before", [0, 1, 12])
 def test_a_record_that_just_fits_a_window_and_ones_that_do_not(before: int, extra: int):
-    data = b""
+    data, window = b"", window_bytes()
     for _ in range(before):
         data += record(BASE + len(data))
-    size = WINDOW_BYTES - len(data) + extra
+    size = window - len(data) + extra
     data += record(BASE + len(data), b"z" * (size - len(record(BASE, b""))))
-    assert len(data) == WINDOW_BYTES + extra
+    assert len(data) == window + extra
     data += record(BASE + len(data)) + record(0)
     read, _ = reader(data)
     records, offset, verdict = found(BatchMessageIterator(read, BASE, BASE + len(data)))
@@ -137,13 +143,14 @@ def test_a_record_that_just_fits_a_window_and_ones_that_do_not(before: int, extr
 
 @pytest.mark.usefixtures("columns")
 def test_a_record_larger_than_a_window_is_read_once():
-    large = record(BASE, b"L" * (5 * WINDOW_BYTES))
+    window = window_bytes()
+    large = record(BASE, b"L" * (5 * window))
     data = large + record(BASE + len(large))
     read, asked = reader(data)
     records, _, _ = found(BatchMessageIterator(read, BASE, BASE + len(data)))
     assert [r.size for r in records] == [len(large), len(data) - len(large)]
-    assert [size for size, _ in asked if size > WINDOW_BYTES] == [len(large)]
-    assert sum(size for size, _ in asked) < len(data) + 3 * WINDOW_BYTES
+    assert [size for size, _ in asked if size > window] == [len(large)]
+    assert sum(size for size, _ in asked) < len(data) + 3 * window
 
 
 @pytest.mark.usefixtures("columns")
@@ -157,7 +164,7 @@ def test_a_blank_is_known_by_its_magic_whatever_it_claims(claims: int):
         records, offset, verdict = found(iterator)
         assert (len(records), offset) == (count, BASE + len(data) - 8)
         assert verdict == Blank(claims)
-        assert max(size for size, _ in asked) <= WINDOW_BYTES
+        assert max(size for size, _ in asked) <= window_bytes()
 
 
 @pytest.mark.usefixtures("columns")
@@ -177,7 +184,7 @@ def test_a_lying_size_ends_it_and_is_never_read_for(claims: int, magic: int):
             records, offset, verdict = found(iterator)
             assert (len(records), offset) == (1, BASE + len(first))
             assert "record claims" in verdict.reason
-        assert max(size for size, _ in asked) <= WINDOW_BYTES
+        assert max(size for size, _ in asked) <= window_bytes()
 
 
 @pytest.mark.usefixtures("columns")

@@ -22,8 +22,6 @@ from trio_mq.store.segments import Segments
 
 #: Bytes of the log that are searched for a record, or for anything but zeros, in one go.
 SEARCH_BYTES: Final = 1024 * 1024
-#: As in :mod:`trio_mq.recovery.iterators`; nobody waits for a part of a survey, so larger ones take less time in all.
-WINDOW_BYTES: Final = 4 * 65_536
 _MAGIC_AT: Final = 4
 
 
@@ -87,11 +85,7 @@ def survey(
             yield Missing(at, start)
             at = start
         while at < end:
-            found = messages(
-                *(path, segments.read, at, end),
-                check_crc=check_crc,
-                window_bytes=WINDOW_BYTES,
-            )
+            found = messages(path, segments.read, at, end, check_crc=check_crc)
             yield from found
             if found.verdict is None:
                 break
