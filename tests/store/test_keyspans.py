@@ -57,6 +57,9 @@ def in_bulk(topics: list[str], texts: list[bytes]) -> tuple[list[int], list[int]
 def test_in_bulk_as_one_by_one(texts, topic):
     topics = [topic if n % 2 else "T" for n in range(len(texts))]
     assert in_bulk(topics, texts) == by_one(topics, texts)
+    tags = find(texts, tags_only=True)
+    assert tags is not None
+    assert tags.tags_codes().tolist() == by_one(topics, texts)[0]
 
 
 @pytest.mark.parametrize(

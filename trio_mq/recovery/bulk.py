@@ -73,7 +73,7 @@ class BulkReplay:
         if runs is None:
             return False
         texts = [data for lot in columns for data in lot.properties()]
-        spans = find(texts)
+        spans = find(texts, tags_only=not self._wants_keys(heads))
         entries = np.empty(len(heads), _ENTRY)
         entries["log_offset"] = heads["log_offset"]
         entries["size"] = heads["size"]
@@ -87,9 +87,12 @@ class BulkReplay:
         for run in runs:
             self._append(run, entries)
         self._after(heads)
-        if self._index_enabled:
+        if self._wants_keys(heads):
             self._insert(heads, topics, texts, spans)
         return True
+
+    def _wants_keys(self, heads: NDArray[np.void]) -> bool:
+        return self._index_enabled and self._dispatcher.index.indexed_to < _end(heads)
 
     def _numbered(self, topics: list[bytes]) -> Longs:
         """Numbers for topics."""

@@ -24,8 +24,8 @@ from trio_mq.store.store import StoreParts
 
 #: The longest time that a peer leaves new entries unsynced.
 SETTLED_MS: Final = 60_000
-#: As long, where much is new in a queue; the checkpoint is written every second.
-RECENT_MS: Final = 3_000
+#: As long, where much is new in a queue. The checkpoint's times are taken with three seconds less already.
+RECENT_MS: Final = 1_000
 
 
 @attrs.frozen

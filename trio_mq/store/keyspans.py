@@ -59,14 +59,20 @@ class KeySpans:
         return found, wanted.sum(axis=1)
 
 
-def find(texts: Sequence[bytes]) -> KeySpans | None:
-    """Look at the property texts of records; None where one is unusual."""
+def find(texts: Sequence[bytes], *, tags_only: bool = False) -> KeySpans | None:
+    """Look at the property texts of records; None where one is unusual. With `tags_only` no other kind is found."""
     joined = b"".join(texts)
     data = np.frombuffer(joined, np.uint8)
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     ends = np.cumsum(sizes)
     pairs = _pairs(data, ends - sizes, ends)
-    spans = [_last_of(joined, pairs, len(texts), *kind) for kind in (_UNIQUE, _KEYS, _TAGS)]
+    none = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+    spans = [
+        none
+        if tags_only and name is not _TAGS[0]
+        else _last_of(joined, pairs, len(texts), name, form)
+        for name, form in (_UNIQUE, _KEYS, _TAGS)
+    ]
     begins = np.stack([begin for begin, _ in spans], axis=1)
     lengths = np.stack([length for _, length in spans], axis=1)
     if lengths.max(initial=0) > LONGEST or _any_inside(data == _SPACE, *spans[1]):
