@@ -241,8 +241,14 @@ def wrong_ends(origin: Origin, ends: dict[tuple[str, int], int]) -> list[str]:
 
 def wrong_log_end(address: str, origin: Origin) -> list[str]:
     """Nothing may be cut from a whole log. A log that ends with a full segment may end behind its blank."""
+    until_s = time.monotonic() + 30
     with RawClient(address) as client:
-        told = client.call(GET_BROKER_RUNTIME_INFO).json()["table"]
+        # A broker that has only just begun refuses this for a moment.
+        while (reply := client.call(GET_BROKER_RUNTIME_INFO)).code:
+            if time.monotonic() > until_s:
+                return [f"the log's end cannot be asked for: {reply.code} {reply.remark}"]
+            sleep(0.1)
+    told = reply.json()["table"]
     end = int(told["commitLogMaxOffset"])
     full = -(-origin.log_end // stores.SEGMENT) * stores.SEGMENT
     return (
