@@ -384,7 +384,7 @@ async def test_a_topic_that_changed_is_checked_anew(autojump_clock, bench):
     )
     assert bench.ask(send(queue_id=3)).code == 29
     bench.topics.delete("T")
-    bench.store.queues.drop_topic("T")
+    bench.store.drop_topic("T")
     reply = await bench.answer(send(queue_id=0))
     assert (reply.code, reply.ext["queueOffset"]) == (0, "0")
 

@@ -319,7 +319,7 @@ async def test_records_of_an_earlier_topic_are_no_fault(memory_world: World) -> 
             memory_world.send(store, b"old %d" % n)
         store.dispatcher.finish()
         store.commit()
-        store.queues.drop_topic("T")
+        store.drop_topic("T")
         for n in range(3):
             memory_world.send(store, b"new %d" % n)
     report = checked(memory_world)
@@ -439,7 +439,7 @@ async def test_a_queue_that_is_shorter_than_it_was_is_noticed(memory_world: Worl
         memory_world.disk.remove(memory_world.segment(start))
     memory_world.cut_entries("T", 1, 5, 2)
     (found,) = queue_faults(checked(memory_world))
-    assert found[2] == "T/1 ends at queue offset 5, but has had 7 by the list of queues"
+    assert found[2] == "T/1 ends at queue offset 5, but has had 7 by the list"
 
 
 async def test_a_list_of_queues_that_cannot_be_read(memory_world: World) -> None:

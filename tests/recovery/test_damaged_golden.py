@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -51,9 +52,13 @@ PREDICTED = [d for d in DAMAGES if d.name != "old-segment-again"]
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet() -> Iterator[None]:
     """Each start says what it found; here that is hundreds of pages."""
-    logging.getLogger("trio_mq").setLevel(logging.CRITICAL)
+    logger = logging.getLogger("trio_mq")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)
 
 
 def start(files: Files, path: LogPath, *, read: bool = True) -> Recovered:

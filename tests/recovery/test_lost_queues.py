@@ -8,10 +8,10 @@ import pytest
 
 from trio_mq.errors import StoreDamaged
 from trio_mq.recovery.recover import Choices, recover
-from trio_mq.store.roster import QueueRoster
+from trio_mq.store.roster import Bounds, QueueRoster
 from trio_mq.testing.disk import MemoryDisk, PowerCut
 
-from .stores import QUEUE_FILE_ENTRIES, World, everything
+from .stores import QUEUE_FILE_ENTRIES, SEGMENT_BYTES, World, everything
 
 
 def names(world: World) -> set[str]:
@@ -75,7 +75,7 @@ async def test_a_deleted_topic_is_not_missed(world: World):
     async with world.life() as store:
         world.send(store, b"stays", "Other")
         store.commit()
-        store.queues.drop_topic("T")
+        store.drop_topic("T")
     await world.restart()
     assert world.report.clean
     assert world.report.notes == []
@@ -93,7 +93,7 @@ async def test_a_list_that_cannot_be_read_is_as_good_as_none(world: World, spoil
     assert world.report.notes == []
     roster = QueueRoster(world.disk, world.root)
     roster.load()
-    assert roster.listed == {("T", 0): 20, ("T", 1): 20, ("T", 2): 20}
+    assert roster.listed == {("T", n): Bounds(0, 20) for n in range(3)}
 
 
 async def test_a_power_cut_at_any_moment_leaves_a_list():
@@ -103,13 +103,14 @@ async def test_a_power_cut_at_any_moment_leaves_a_list():
         disk.make_dirs("store")
         disk.sync_dir("")
         roster = QueueRoster(disk, "store")
-        roster.save({("T", 0): 1})
+        roster.save({("T", 0): Bounds(0, 1)})
         disk.kill_at(cut)
         with suppress(PowerCut):
-            roster.save({("T", 0): 2, ("U", 1): 0})
+            roster.save({("T", 0): Bounds(0, 2), ("U", 1): Bounds()})
         disk.crash(seed=cut)
         roster.load()
-        assert roster.listed in ({("T", 0): 1}, {("T", 0): 2, ("U", 1): 0})
+        old, new = {("T", 0): Bounds(0, 1)}, {("T", 0): Bounds(0, 2), ("U", 1): Bounds()}
+        assert roster.listed in (old, new)
 
 
 async def test_a_queue_that_cannot_be_read_stops_the_start_with_its_path(world: World):
@@ -155,3 +156,72 @@ async def test_concurrently_and_in_turn_give_the_same_files(world: World, crashe
         parts.release()
         found.append((world.derived(), table, report.notes, report.log_end, report.records))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("kill", [False, True])
+async def test_a_topic_deleted_and_made_again_keeps_only_its_new_messages(world: World, kill: bool):
+    """Its old records are still in the log, and numbering has begun anew: a replay must not mix the two."""
+    await world.filled(30)
+    async with world.life(kill=kill) as store:
+        store.drop_topic("T")
+        for number in range(2):
+            world.send(store, b"new %d" % number)
+    expected = [b"new 0", b"new 1"]
+    world.disk.remove_tree(world.path("consumequeue/T"))
+    world.from_the_start()
+    async with world.life() as store:
+        assert {key: some for key, some in everything(store).items() if some} == {
+            ("T", 0): expected
+        }
+    async with world.life(kill=True) as store:
+        world.send(store, b"new 2")
+    world.from_the_start()
+    async with world.life() as store:
+        assert everything(store)["T", 0] == [*expected, b"new 2"]
+
+
+async def test_a_deletion_is_forgotten_when_its_records_have_expired(world: World):
+    offsets = await world.filled(200)
+    async with world.life() as store:
+        store.drop_topic("T")
+        world.send(store, b"stays", "Other")
+        world.send(store, b"x" * 3000, "Other")
+        world.send(store, b"x" * 3000, "Other")
+    roster = QueueRoster(world.disk, world.root)
+    roster.load()
+    assert roster.deleted.keys() == {"T"}
+    for start in sorted({offset - offset % SEGMENT_BYTES for offset in offsets}):
+        roster.load()
+        assert roster.deleted.keys() == {"T"}
+        world.disk.remove(world.segment(start))
+        await world.restart()
+    roster.load()
+    assert roster.deleted == {}
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+async def test_the_first_file_of_a_queue_is_missed_too(world: World, crashed: bool):
+    """Names may reach the disk in any order: the first file's is gone, those of later ones are there."""
+    await world.filled(4 * QUEUE_FILE_ENTRIES, queues=2)
+    before = world.files("consumequeue")
+    async with world.life() as store:
+        expected = everything(store)
+    world.disk.remove(world.queue_file("T", 0, 0))
+    if crashed:
+        world.from_the_start()
+    async with world.life() as store:
+        assert everything(store) == expected
+    assert world.files("consumequeue") == before
+
+
+async def test_files_that_have_expired_are_not_missed(world: World):
+    offsets = await world.filled(6 * QUEUE_FILE_ENTRIES, queues=2)
+    gone = {offset - offset % SEGMENT_BYTES for offset in offsets[:150]}
+    for start in sorted(gone):
+        world.disk.remove(world.segment(start))
+    await world.restart()
+    left = world.disk.list_dir(world.path("consumequeue/T/0"))
+    assert left[0] != "0" * 20
+    world.from_the_start()
+    await world.restart()
+    assert world.disk.list_dir(world.path("consumequeue/T/0")) == left

@@ -393,7 +393,7 @@ async def test_a_topic_made_again_keeps_its_new_messages(world: World):
     """Old records of a deleted topic are no reason to lose those of the new one (pitfall of a replay)."""
     await world.filled(30, kill=True, queues=1)
     async with world.life(kill=True) as store:
-        store.queues.drop_topic("T")
+        store.drop_topic("T")
         for n in range(5):
             world.send(store, b"new %d" % n)
     world.disk.remove(world.path("checkpoint"))

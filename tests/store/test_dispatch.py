@@ -134,7 +134,8 @@ def test_news_only_of_watched_queues_and_only_what_is_new():
 def test_a_dropped_queue_gets_nothing_more():
     parts = Parts()
     record = parts.stored(0)
-    parts.queues.drop_topic("T")
+    parts.queues.disk.make_dirs("/s")
+    parts.queues.drop_topic("T", 0)
     parts.dispatcher.apply([record])
     assert not parts.queues.dirty
     parts.dispatcher.finish()

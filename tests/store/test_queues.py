@@ -352,7 +352,7 @@ def test_a_dropped_topic_leaves_nothing_and_begins_anew():
     queues.write_tails()
     queues.dirty.add(old)
     queues.obtain("TT", 0)
-    queues.drop_topic("T")
+    queues.drop_topic("T", 0)
     assert old.dropped
     assert not queues.dirty
     assert queues.get("T", 0) is None

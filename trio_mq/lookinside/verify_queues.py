@@ -9,6 +9,7 @@ ConsumeQueue.putMessagePositionInfoWrapper.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 
 from trio_mq.lookinside.findings import Kind, Report
@@ -69,10 +70,15 @@ class QueueCheck:
         self._log_end = view.log.end
         self._lanes: dict[tuple[str, int], Lane | None] = {}
         self._homeless: dict[tuple[str, int], list[int]] = {}
+        #: Records of topics that were deleted, by topic.
+        self._deleted: Counter[str] = Counter()
         levels = view.settings.delay_levels_ms
         self._delays_ms = dict(enumerate(levels, 1))
         self._files = {(q.topic, q.queue_id): q for q in view.queues()}
         self._ends = {key: queue.end() for key, queue in self._files.items()}
+        #: What the store itself says about its queues.
+        self._roster = QueueRoster(view.base, view.root)
+        self._roster.load()
         self._has_ext = view.disk.is_dir(f"{view.root}/consumequeue_ext")
 
     @property
@@ -95,6 +101,13 @@ class QueueCheck:
 
     def look_at_queue(self, key: tuple[str, int], records: Sequence[Whole]) -> None:
         """Compare the next records of one queue."""
+        gone_to = self._roster.deleted.get(key[0], 0)
+        if gone_to:  # the topic was deleted: records from before that belong to no queue
+            left = [record for record in records if record.log_offset >= gone_to]
+            self._deleted[key[0]] += len(records) - len(left)
+            records = left
+            if not records:
+                return
         lane = self.lane(key)
         if lane is not None:
             lane.take(records)
@@ -169,6 +182,10 @@ class QueueCheck:
                     f"{lane.older} records say they are of {lane.queue.name}, and are older than all of its entries: "
                     f"of an earlier topic of that name"
                 )
+        self.report.notes += [
+            f"{count} records are of an earlier topic {topic}, which was deleted"
+            for topic, count in sorted(self._deleted.items())
+        ]
         for (topic, queue_id), (log_offset, count) in sorted(self._homeless.items()):
             self._tell_homeless(topic, queue_id, log_offset, count)
         self._compare_with_list()
@@ -193,13 +210,12 @@ class QueueCheck:
 
     def _compare_with_list(self) -> None:
         """Compare with the list of queues, which knows of those whose files and records are both gone."""
-        roster = QueueRoster(self._view.base, self._view.root)
-        roster.load()
+        roster = self._roster
         if roster.listed is None:
             if self._view.base.exists(roster.path):
                 self.report.add(Kind.STATE_FILE, roster.path, None, "it cannot be read")
             return
-        for (topic, queue_id), reached in sorted(roster.listed.items()):
+        for (topic, queue_id), bounds in sorted(roster.listed.items()):
             queue = self._files.get((topic, queue_id))
             if queue is None:
                 if (topic, queue_id) not in self._homeless:
@@ -210,6 +226,6 @@ class QueueCheck:
             last = queue.entry(end - 1) if end > queue.first else None
             found = last.queue_offset + last.count if last else end
             lane = self._lanes.get((topic, queue_id))
-            if found < reached and not (lane and lane.lacked):
-                text = f"{queue.name} ends at queue offset {found}, but has had {reached} by the list of queues"
+            if found < bounds.max_offset and not (lane and lane.lacked):
+                text = f"{queue.name} ends at queue offset {found}, but has had {bounds.max_offset} by the list"
                 self.report.add(Kind.QUEUE_LACKS, queue.segments.directory, None, text)

@@ -125,6 +125,8 @@ class BulkReplay:
         queue = lane.queue
         offsets = heads["log_offset"][rows].astype(np.int64)
         queue_offsets = heads["queue_offset"][rows].astype(np.int64)
+        if offsets[0] < lane.from_offset:
+            return None
         if (queue_offsets[1:] != queue_offsets[:-1] + 1).any():
             return None
         known = int(np.searchsorted(offsets, lane.known_to))

@@ -17,10 +17,14 @@ BLOCK_ENTRIES: Final = 100
 class Lane:
     """One queue."""
 
-    __slots__ = ("_block", "_block_at", "known_to", "next_at", "queue", "touched_from")
+    __slots__ = (
+        *("_block", "_block_at", "from_offset", "known_to", "next_at", "queue", "touched_from"),
+    )
 
-    def __init__(self, queue: BaseQueue) -> None:
+    def __init__(self, queue: BaseQueue, from_offset: int = 0) -> None:
         self.queue = queue
+        #: Records before belong to no queue: the topic was deleted since.
+        self.from_offset = from_offset
         self._block = b""
         self._block_at = 0
         #: Where the entry behind the last one that was compared is.
@@ -42,6 +46,18 @@ class Lane:
             self._block = files.segments.read(min(size, files.written - position), position)
             self._block_at, at = position, 0
         return self._block[at : at + files.entry_bytes]
+
+    def put_in_front(self, entry: bytes, position: int) -> None:
+        """Write an entry that lies before the queue's first file, which has lost its name; the file is made again."""
+        segments = self.queue.files.segments
+        if not segments.has(position):
+            first = segments.segment_of(position)
+            segments.create(first)
+            count = segments.segment_bytes // self.queue.files.entry_bytes
+            segments.write(self.queue.files.filler * count, first)
+        segments.write(entry, position)
+        self.touched_from = min(self.touched_from, position)
+        self.queue.min_offset = min(self.queue.min_offset, position // len(entry))
 
     def range(self, position: int, size: int) -> bytes:
         """The entries in the files from a position on; fewer bytes where some are not there."""

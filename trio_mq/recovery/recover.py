@@ -43,6 +43,7 @@ from trio_mq.recovery.walk import Walk
 from trio_mq.store.checkpoint import Marks, read_marks
 from trio_mq.store.log import reaches
 from trio_mq.store.queues import BaseQueue
+from trio_mq.store.roster import Bounds
 from trio_mq.store.store import StoreParts
 
 T = TypeVar("T")
@@ -180,12 +181,14 @@ class _Recovery:
         """Compare what the queues' files hold with what they surely held once; what they lack is a hole."""
         parts = self._parts
         listed = parts.queues.roster.listed
-        reached = dict.fromkeys(self._choices.expected, 0) if listed is None else listed
-        for (topic, queue_id), max_offset in reached.items():
+        had = dict.fromkeys(self._choices.expected, Bounds()) if listed is None else listed
+        for (topic, queue_id), bounds in had.items():
             queue = parts.queues.get(topic, queue_id)
             if queue is None or queue.files.segments.empty:
                 self._lost.append(f"{topic}/{queue_id}")
-            elif self._tails[queue].max_offset < max_offset:
+            elif bounds.max_offset and queue.min_offset > bounds.min_offset:
+                self._lost.append(f"{topic}/{queue_id}")  # its first files
+            elif self._tails[queue].max_offset < bounds.max_offset:
                 self._tails[queue] = attrs.evolve(self._tails[queue], hole=True)
         if self._lost and not parts.log.segments.empty:
             self._report.notes.append(
@@ -413,9 +416,6 @@ class _Recovery:
             await self._run(apply.sync_call(parts, lanes, begin, report.log_end))
             marks = Marks(walk.records_end if walk else report.log_end)
             await self._run(partial(apply.mark, parts, newest_ms, report.log_end, marks))
-        reached = parts.queues.reached()
-        if reached != parts.queues.roster.listed:
-            await self._run(partial(parts.queues.roster.save, reached))
         parts.log.open_at(report.log_end)
         parts.log.newest_ms = newest_ms or parts.checkpoint.value.physic_timestamp_ms
         log_start = None if parts.log.segments.empty else parts.log.start
@@ -425,5 +425,16 @@ class _Recovery:
             await self._run(partial(apply.settle_queues, some, log_start))
         if log_start is not None:
             parts.index.expire(log_start)
+        await self._list_queues(parts.log.start)
         report.log_start = parts.log.start
         report.queues = sum(1 for _ in parts.queues)
+
+    async def _list_queues(self, log_start: int) -> None:
+        """Note which queues there are now, and forget deleted topics whose records have all expired."""
+        queues = self._parts.queues
+        roster, reached = queues.roster, queues.reached()
+        expired = [topic for topic, offset in roster.deleted.items() if offset <= log_start]
+        for topic in expired:
+            del roster.deleted[topic]
+        if expired or reached != roster.listed:
+            await self._run(partial(roster.save, reached))

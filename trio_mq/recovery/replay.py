@@ -21,6 +21,7 @@ from trio_mq.protocol.codes import MessageFlag
 from trio_mq.protocol.layout import (
     BATCH_QUEUE_ENTRY,
     FIXED_RECORD_SIZE,
+    PRE_BLANK,
     QUEUE_ENTRY,
     QUEUE_ENTRY_SIZE,
 )
@@ -218,7 +219,7 @@ class Replay:
         for record in records:
             key = record.topic, record.queue_id
             lane = lanes[key] if key in lanes else self._lane(*key)
-            if lane is None:
+            if lane is None or record.log_offset < lane.from_offset:
                 continue
             queue, queue_offset, count = lane.queue, record.queue_offset, 1
             if record.sys_flag & _INNER_BATCH and record.base_offset >= 0:
@@ -261,7 +262,8 @@ class Replay:
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic or queue_id < 0:
             self._note(f"records of topic {topic!r}, queue {queue_id} cannot be put into a queue")
         else:
-            lane = Lane(self._parts.queues.obtain(topic, queue_id))
+            queues = self._parts.queues
+            lane = Lane(queues.obtain(topic, queue_id), queues.roster.deleted.get(topic, 0))
         self._lanes[topic, queue_id] = lane
         return lane
 
@@ -302,6 +304,10 @@ class Replay:
             position = stored.queue_offset * QUEUE_ENTRY_SIZE
         found = lane.entry(position)
         if not found:
+            # Files expire only when all their records have: what is in the log has an entry, or its file was lost.
+            if 0 <= position < files.segments.start and not queue.is_batch:
+                lane.put_in_front(entry, position)
+                self.mended += 1
             return
         lane.next_at = position + files.entry_bytes
         if found == entry and self._trusted:
@@ -310,7 +316,8 @@ class Replay:
         if found == entry:
             return
         # An entry of another record stays: the topic was deleted and made again, or its offsets are shifted.
-        if found[:8] == entry[:8] or not leads_to_record(queue, self._parts.log, position):
+        blank = found == PRE_BLANK
+        if blank or found[:8] == entry[:8] or not leads_to_record(queue, self._parts.log, position):
             files.segments.write(entry, position)
             self.mended += 1
 

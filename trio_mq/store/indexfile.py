@@ -260,9 +260,11 @@ class IndexFile:
         newest = 0
         unsure: dict[int, int] = {}
         for first, values in self._slot_values():
-            newest = max(newest, max(values))
-            tips = {slot: tip for slot, tip in enumerate(values, first) if tip >= kept}
-            self._relink_tips(tips, kept, unsure)
+            highest = max(values)
+            newest = max(newest, highest)
+            if highest >= kept:
+                tips = {slot: tip for slot, tip in enumerate(values, first) if tip >= kept}
+                self._relink_tips(tips, kept, unsure)
         self._relink_unsure(unsure, kept)
         written = min(newest + 1, self.entries) if newest >= kept else 0
         self._clear_entries(kept, max(count, written))

@@ -13,7 +13,7 @@ from trio_mq.protocol.layout import BATCH_QUEUE_ENTRY_SIZE, PRE_BLANK, QUEUE_ENT
 from trio_mq.store.disk import Disk
 from trio_mq.store.entries import EntryFiles
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue, ConsumeQueue
-from trio_mq.store.roster import QueueKey, QueueRoster
+from trio_mq.store.roster import Bounds, QueueKey, QueueRoster
 from trio_mq.store.segments import FilePool, Segments
 
 #: Folders under the store's root.
@@ -52,6 +52,8 @@ class QueueTable:
         #: Queues that came or went so far, and at which count the list was last found to be right.
         self._changes = 0
         self._listed_changes = -1
+        #: Whether the list was written without a sync.
+        self._list_unsynced = False
 
     def __iter__(self) -> Iterator[BaseQueue]:
         return iter(list(self._queues.values()))
@@ -108,8 +110,16 @@ class QueueTable:
         """All queues of one topic."""
         return [queue for (name, _), queue in self._queues.items() if name == topic]
 
-    def drop_topic(self, topic: str) -> None:
-        """Forget a topic's queues and remove their files."""
+    def drop_topic(self, topic: str, log_end: int) -> None:
+        """Forget a topic's queues and remove their files. Its records before `log_end` belong to no queue any more.
+
+        That is noted first: a careful start reads those records again.
+        """
+        self.roster.deleted[topic] = log_end
+        listed = self.roster.listed or {}
+        left = {key: bounds for key, bounds in listed.items() if key[0] != topic}
+        self.roster.save(left, durable=False)
+        self._list_unsynced = True  # saved durably with the next sync
         for queue in self.of_topic(topic):
             self.drop(queue)
         for folder in (SIMPLE_FOLDER, BATCH_FOLDER):
@@ -124,22 +134,23 @@ class QueueTable:
         queue.files.segments.drop_all()
         self.disk.remove_tree(queue.files.segments.directory)
 
-    def unlisted(self) -> dict[QueueKey, int] | None:
+    def unlisted(self) -> dict[QueueKey, Bounds] | None:
         """The list of queues that is due for :attr:`roster`, since some came or went; None when it is as it was."""
-        if self._changes == self._listed_changes:
+        if self._changes == self._listed_changes and not self._list_unsynced:
             return None
         listed = self.roster.listed or {}
-        names = {key: 0 for key, queue in self._queues.items() if not queue.files.segments.empty}
+        names = [key for key, queue in self._queues.items() if not queue.files.segments.empty]
+        due, self._list_unsynced = self._list_unsynced, False
         if len(names) == len(self._queues):
             self._listed_changes = self._changes  # else one gets its files soon
-        if names.keys() == listed.keys():
+        if not due and set(names) == listed.keys():
             return None
-        return {key: listed.get(key, 0) for key in names}
+        return {key: listed.get(key, Bounds()) for key in names}
 
-    def reached(self) -> dict[QueueKey, int]:
-        """The list of queues with their ends, for :attr:`roster`; all entries have to be durable."""
+    def reached(self) -> dict[QueueKey, Bounds]:
+        """The list of queues with their bounds, for :attr:`roster`; all entries have to be durable."""
         return {
-            key: queue.max_offset
+            key: Bounds(queue.min_offset, queue.max_offset)
             for key, queue in self._queues.items()
             if not queue.files.segments.empty
         }

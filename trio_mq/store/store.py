@@ -296,8 +296,8 @@ class Store:
         return self.queues.get(topic, queue_id)
 
     def drop_topic(self, topic: str) -> None:
-        """Forget a topic's queues. Its records stay in the log, so a crash soon after could bring the queues back."""
-        self.queues.drop_topic(topic)
+        """Forget a topic's queues. Its records stay in the log, and belong to no queue any more."""
+        self.queues.drop_topic(topic, self.log.end)
         self.flusher.thorough_soon()
 
     # -- life ------------------------------------------------------------------------------------------------
