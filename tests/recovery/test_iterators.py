@@ -197,6 +197,18 @@ def test_a_file_that_ends_too_soon_is_told():
         assert expected[2] is not None
 
 
+def test_topics_of_one_hash_are_told_apart(monkeypatch):
+    pytest.importorskip("numpy")
+    from trio_mq.recovery import columns
+
+    kinds = [(5, topic, 0, b"") for topic in (b"TA", b"TB", b"TA", b"LONGER")] * 10
+    data = log_of(kinds)
+    monkeypatch.setattr(columns, "_WEIGHTS", columns._WEIGHTS * 0)
+    read, _ = reader(data)
+    (lot,) = BatchMessageIterator(read, BASE, BASE + len(data))
+    assert lot.by_queue() == {("TA", 3): 20, ("TB", 3): 10, ("LONGER", 3): 10}
+
+
 def test_a_usual_log_comes_in_columns():
     """Else the fast way would never be taken, and nobody would notice."""
     pytest.importorskip("numpy")

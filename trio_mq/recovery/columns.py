@@ -42,6 +42,8 @@ _IPV6: Final = 0x30
 #: What :func:`check` looks for beyond the fields: none of it is decided here.
 _INNER_NUM: Final = b"INNER_NUM\x01"
 _UNDERLINE: Final = ord("_")
+#: For hashes of topics; whether two with one hash are the same is looked at.
+_WEIGHTS: Final = np.array([pow(1_099_511_628_211, n, 1 << 62) for n in range(1, 129)], np.int64)
 #: Fewer records than this are checked one by one.
 _LEAST: Final = 8
 _size_at = Struct(">i").unpack_from
@@ -119,8 +121,30 @@ class ColumnLot(Lot):
 
     def by_queue(self) -> dict[tuple[str, int], int]:
         """See :class:`trio_mq.recovery.lots.Lot`."""
-        counts = Counter(zip(self.topics(), self.heads["queue_id"].tolist(), strict=True))
-        return {(str(t, "utf-8", "replace"), queue): n for (t, queue), n in counts.items()}
+        queue_ids = self.heads["queue_id"].astype(np.int64)
+        lengths = self.properties_at - 2 - self.topic_at
+        found: dict[tuple[str, int], int] = {}
+        for length in np.unique(lengths).tolist():
+            rows = np.flatnonzero(lengths == length)
+            data = np.frombuffer(self.window, np.uint8)
+            names = data[self.topic_at[rows][:, None] + np.arange(length)]
+            found.update(_counted(names, queue_ids[rows]))
+        return found
+
+
+def _counted(names: NDArray[np.uint8], queue_ids: Longs) -> dict[tuple[str, int], int]:
+    """How often each name, given as a row of bytes, comes with each queue id."""
+    hashes = names @ _WEIGHTS[: names.shape[1]] * 31 + queue_ids
+    _, first, place, counts = np.unique(
+        hashes, return_index=True, return_inverse=True, return_counts=True
+    )
+    if (names != names[first][place]).any() or (queue_ids != queue_ids[first][place]).any():
+        rows = Counter(zip(map(bytes, names), queue_ids.tolist(), strict=True))
+    else:
+        rows = Counter()
+        for row, count in zip(first.tolist(), counts.tolist(), strict=True):
+            rows[names[row].tobytes(), int(queue_ids[row])] = count
+    return {(str(name, "utf-8", "replace"), queue): n for (name, queue), n in rows.items()}
 
 
 def scan(window: bytes, base: int, *, check_crc: bool) -> Iterator[Lot | int]:

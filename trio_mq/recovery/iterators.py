@@ -17,6 +17,7 @@ from trio_mq.protocol.layout import FIXED_RECORD_SIZE, MAGIC_BLANK
 from trio_mq.protocol.verdict import Blank, Damaged, Torn, Verdict, Whole, check, check_start
 from trio_mq.recovery.lots import Lot, RecordLot
 from trio_mq.recovery.paths import Path
+from trio_mq.store.segments import Segments
 
 if TYPE_CHECKING:
     from trio_mq.recovery.columns import ColumnScan
@@ -28,6 +29,8 @@ Read = Callable[[int, int], bytes]
 WINDOW_BYTES: Final = 65_536
 #: Windows that are read and checked together where many records are checked at once: fewer calls for each record.
 WINDOWS_AT_ONCE: Final = 4
+#: The system is asked for at least this much of the log before it is read.
+AHEAD_BYTES: Final = 4 * 1024 * 1024
 #: Records that the sequential path hands on at once.
 SLICE_RECORDS: Final = 256
 #: No record is as long: a frame of the protocol has 16 MiB at most. What claims more is never read for its size.
@@ -37,6 +40,22 @@ RECORD_MAGIC: Final = b"\xda\xa3\x20"
 HEAD_BYTES: Final = 8
 _BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 _SMALLEST: Final = FIXED_RECORD_SIZE + 1
+
+
+class ReadAhead:
+    """Reads a log from one end to the other, and lets the system fetch what comes next meanwhile."""
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        self._asked_to = 0
+
+    def __call__(self, size: int, offset: int) -> bytes:
+        """See :data:`Read`."""
+        if offset + AHEAD_BYTES > self._asked_to:
+            begin = max(offset, self._asked_to)
+            self._segments.will_need(2 * AHEAD_BYTES, begin)
+            self._asked_to = begin + 2 * AHEAD_BYTES
+        return self._segments.read(size, offset)
 
 
 class MessageIterator(Protocol):

@@ -15,7 +15,7 @@ import attrs
 
 from trio_mq.protocol.verdict import Blank as BlankVerdict
 from trio_mq.protocol.verdict import Damaged, Torn, Verdict, Whole
-from trio_mq.recovery.iterators import RECORD_MAGIC, messages, verdict_at
+from trio_mq.recovery.iterators import RECORD_MAGIC, ReadAhead, messages, verdict_at
 from trio_mq.recovery.lots import Lot as Lot
 from trio_mq.recovery.paths import Path
 from trio_mq.store.segments import Segments
@@ -77,6 +77,7 @@ def survey(
     Lots cover 256 KiB at most, but for a single larger record; the other pieces can be as large as a segment.
     """
     at = segments.start if begin is None else begin
+    read = ReadAhead(segments)
     for start in segments.starts:
         end = start + segments.segment_bytes
         if end <= at:
@@ -85,7 +86,7 @@ def survey(
             yield Missing(at, start)
             at = start
         while at < end:
-            found = messages(path, segments.read, at, end, check_crc=check_crc)
+            found = messages(path, read, at, end, check_crc=check_crc)
             yield from found
             if found.verdict is None:
                 break

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trio_mq.protocol.verdict import Blank, Damaged, Verdict, Whole
-from trio_mq.recovery.iterators import HEAD_BYTES, messages
+from trio_mq.recovery.iterators import HEAD_BYTES, ReadAhead, messages
 from trio_mq.recovery.lots import Lot
 from trio_mq.recovery.paths import Path
 from trio_mq.store.segments import Segments
@@ -48,7 +48,7 @@ class Walk:
 
     def lots(self) -> Iterator[Lot]:
         """Lots of records to the end of the walk; `end` and the counts include a lot when it is handed on."""
-        segments = self._segments
+        segments, read = self._segments, ReadAhead(self._segments)
         while self._left:
             segment = self._left.pop(0)
             if segment > self.end:
@@ -56,9 +56,7 @@ class Walk:
                 self.missing.append((self.end, segment))
                 self.end = segment
             segment_end = segment + segments.segment_bytes
-            found = messages(
-                self._path, segments.read, self.end, segment_end, check_crc=self._check_crc
-            )
+            found = messages(self._path, read, self.end, segment_end, check_crc=self._check_crc)
             for lot in found:
                 self.end = self.records_end = lot.end
                 self.records += lot.count

@@ -59,6 +59,10 @@ class File(Protocol):
         """The first position from `offset` on that may hold anything but zeros; the length where none does."""
         ...
 
+    def will_need(self, size: int, offset: int) -> None:
+        """Say that a range will be read soon, so that the system can fetch it meanwhile. Waits for nothing."""
+        ...
+
     def write(self, data: Buffer, offset: int) -> None:
         """Write all of `data` at `offset`; an OSError means that some of it may be there."""
         ...
@@ -194,6 +198,11 @@ class RealFile:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
             return offset  # this file system does not know its holes
+
+    def will_need(self, size: int, offset: int) -> None:
+        """See :class:`File`."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def write(self, data: Buffer, offset: int) -> None:
         """See :class:`File`."""

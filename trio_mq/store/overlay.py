@@ -84,6 +84,11 @@ class OverlayFile:
             return content.next_data(offset, self._base)
         return max(offset, min(self._base.next_data(offset), self._base.size()))
 
+    def will_need(self, size: int, offset: int) -> None:
+        """See :class:`trio_mq.store.disk.File`."""
+        if self._open_node().content is None and self._base.file is not None:
+            self._base.file.will_need(size, offset)
+
     def write(self, data: Buffer, offset: int) -> None:
         """See :class:`trio_mq.store.disk.File`."""
         self._changing().write(data, offset, self._base)

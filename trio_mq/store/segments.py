@@ -269,6 +269,12 @@ class Segments:
         segment = offset - offset % self.segment_bytes
         return self.file(segment).read(size, offset - segment)
 
+    def will_need(self, size: int, offset: int) -> None:
+        """Say that a range of one segment will be read soon; see :meth:`trio_mq.store.disk.File.will_need`."""
+        segment = offset - offset % self.segment_bytes
+        if segment in self._paths:
+            self.file(segment).will_need(size, offset - segment)
+
     def next_data(self, offset: int) -> int:
         """The first offset from here on, in the same segment, that may hold anything but zeros; else its end."""
         segment = offset - offset % self.segment_bytes

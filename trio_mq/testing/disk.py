@@ -81,6 +81,9 @@ class MemoryFile:
         """See :class:`trio_mq.store.disk.File`."""
         return self._open_node().content.live.next_data(offset)
 
+    def will_need(self, size: int, offset: int) -> None:
+        """See :class:`trio_mq.store.disk.File`; everything is in memory."""
+
     def write(self, data: Buffer, offset: int) -> None:
         """See :class:`trio_mq.store.disk.File`; one that fails leaves its half.
 
