@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trio_mq.protocol.record import MAGIC_V1, MAGIC_V2, Whole, blank, pack
@@ -100,6 +100,13 @@ def log_of(kinds) -> bytes:
     return data
 
 
+@example(  # a rule that only delayed messages have
+    kinds=[((0, b"T", 0, b""), 9), ((0, b"SCHEDULE_TOPIC_XXXX", 0, b"DELAY\x01soon\x02"), 1)],
+    window=WINDOW_BYTES,
+    tail=b"",
+    check_crc=True,
+    damage=None,
+)
 @given(
     kinds=st.lists(st.tuples(KINDS, st.integers(1, 9)), max_size=12),
     window=st.one_of(st.integers(1, 3000), st.just(WINDOW_BYTES)),

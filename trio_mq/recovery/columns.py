@@ -2,7 +2,7 @@
 as fast.
 
 In: a window of the log that begins with a record. Out: :class:`ColumnLot` for records of the usual kind (the first
-version, IPv4 hosts, no CRC among the properties, no inner batch) that pass every rule, and the position of any other
+version, IPv4 hosts, no CRC among the properties, no inner batch, not delayed) that pass every rule, and the position of any other
 record, which has to be asked for by itself. So a rule is never decided here against a record. Imported by
 :mod:`trio_mq.recovery.iterators` where numpy is installed; nothing depends on it.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trio_mq.protocol.layout import FIXED_RECORD_SIZE, MAGIC_V1
-from trio_mq.protocol.verdict import CRC_TAIL_SIZE, Whole, check, crc32
+from trio_mq.protocol.verdict import CRC_TAIL_SIZE, SCHEDULE_TOPIC, Whole, check, crc32
 from trio_mq.recovery.lots import Lot
 
 Longs: TypeAlias = NDArray[np.int64]
@@ -232,6 +232,8 @@ def _usual(
     topic_lengths = data[topic_at - 1].astype(np.int64)
     properties_at = topic_at + topic_lengths + 2
     good &= (topic_lengths < 128) & (properties_at <= ends)
+    # Delayed messages have a rule of their own.
+    good &= (topic_lengths != len(SCHEDULE_TOPIC)) | (data[topic_at] != ord(SCHEDULE_TOPIC[0]))
     properties_at = np.where(good, properties_at, topic_at + 2)
     lengths = data[properties_at - 2].astype(np.int64) * 256 + data[properties_at - 1]
     good &= properties_at + lengths == ends
