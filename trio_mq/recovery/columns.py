@@ -2,8 +2,8 @@
 as fast.
 
 In: a window of the log that begins with a record. Out: :class:`ColumnLot` for records of the usual kind (the first
-version, IPv4 hosts, no CRC among the properties, no inner batch, not delayed) that pass every rule, and the position of any other
-record, which has to be asked for by itself. So a rule is never decided here against a record. Imported by
+version, IPv4 hosts, no CRC among the properties, no inner batch, not delayed) that pass every rule, and the position
+of any other record, which has to be asked for by itself. So a rule is never decided here against a record. Imported by
 :mod:`trio_mq.recovery.iterators` where numpy is installed; nothing depends on it.
 """
 
