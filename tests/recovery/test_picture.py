@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trio_mq.protocol.layout import MAGIC_BLANK
 from trio_mq.recovery import picture
 from trio_mq.recovery.apacheview import apache_view
 from trio_mq.recovery.paths import Path
@@ -140,3 +141,29 @@ async def test_apache_ends_at_damage_and_takes_stale_records(world: World):
     seen = view(world, crashed=True)
     assert seen.taken == 1
     assert seen.end == (await painted(world)).records_end
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+async def test_apache_goes_from_a_blank_behind_stale_records_to_the_next_file(
+    world: World, is_last: bool
+):
+    offsets = await world.filled(100)
+    at = (2 if is_last else 1) * SEGMENT_BYTES
+    world.write(world.segment(at), world.read(world.segment(0)))
+    seen = view(world, crashed=True)
+    assert seen.taken == sum(offset < SEGMENT_BYTES for offset in offsets)
+    blank = max(offset for offset in offsets if offset < SEGMENT_BYTES)
+    blank += int.from_bytes(world.read_log(4, blank), "big")
+    end = at + blank if is_last else (await painted(world)).records_end
+    assert (seen.end, seen.reason) == (end, None)
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+async def test_a_blank_that_claims_more_than_there_is_ends_apaches_walk(world: World, behind: int):
+    offsets = await world.filled(100)
+    blank = max(offset for offset in offsets if offset < SEGMENT_BYTES)
+    blank += int.from_bytes(world.read_log(4, blank), "big")
+    assert world.read_log(8, blank)[4:] == MAGIC_BLANK.to_bytes(4, "big", signed=True)
+    world.write_log((SEGMENT_BYTES - blank + behind).to_bytes(4, "big"), blank)
+    seen = view(world, crashed=True)
+    assert seen.end == (blank if behind else (await painted(world)).records_end)

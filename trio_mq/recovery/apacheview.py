@@ -11,10 +11,11 @@ from __future__ import annotations
 import attrs
 
 from trio_mq.protocol.layout import Checkpoint
-from trio_mq.protocol.verdict import Blank, Verdict, Whole, check
-from trio_mq.recovery.iterators import HEAD_BYTES, RECORD_LIMIT_BYTES, claimed_size
+from trio_mq.protocol.verdict import Blank, Verdict, Whole
+from trio_mq.recovery.iterators import HEAD_BYTES, verdict_at
 from trio_mq.recovery.paths import Path
 from trio_mq.recovery.survey import Bad, Lot, Unwritten, survey
+from trio_mq.recovery.survey import Blank as BlankPiece
 from trio_mq.store.segments import Segments
 
 
@@ -62,13 +63,8 @@ def _begin(
 
 def _verdict(segments: Segments, offset: int, check_crc: bool) -> Verdict:
     """What lies at an offset by Apache's rules alone."""
-    room = segments.segment_of(offset) + segments.segment_bytes - offset
-    head = segments.read(min(HEAD_BYTES, room), offset)
-    size = claimed_size(head)
-    if not 0 < size <= min(room, RECORD_LIMIT_BYTES):
-        size = len(head)
-    data = segments.read(size, offset)
-    return check(data, 0, len(data), check_crc=check_crc, strict=False)
+    end = segments.segment_of(offset) + segments.segment_bytes
+    return verdict_at(segments.read, offset, end, check_crc=check_crc, strict=False)
 
 
 class _Walk:
@@ -95,6 +91,8 @@ class _Walk:
         for piece in survey(self._segments, begin=at, check_crc=self._check_crc, path=self._path):
             if isinstance(piece, Bad | Unwritten):
                 return at, piece.begin
+            if isinstance(piece, BlankPiece) and not self._is_blank(piece.begin):
+                return at, piece.begin
             if isinstance(piece, Lot):
                 at = piece.end
         return at, None
@@ -105,7 +103,8 @@ class _Walk:
         while True:
             verdict = _verdict(segments, at, self._check_crc)
             if isinstance(verdict, Blank):
-                return segments.segment_of(at) + segments.segment_bytes, None
+                following = segments.segment_of(at) + segments.segment_bytes
+                return (following, None) if following < segments.end else (at, "")
             if not isinstance(verdict, Whole):
                 return at, verdict.reason if any(segments.read(HEAD_BYTES, at)) else ""
             if self._is_ours(at, verdict.size):
@@ -115,7 +114,9 @@ class _Walk:
             if at == segments.segment_of(at):
                 return at, None
 
+    def _is_blank(self, at: int) -> bool:
+        return isinstance(_verdict(self._segments, at, self._check_crc), Blank)
+
     def _is_ours(self, at: int, size: int) -> bool:
-        data = self._segments.read(size, at)
-        verdict = check(data, 0, len(data), check_crc=self._check_crc, expected_offset=at)
-        return isinstance(verdict, Whole)
+        read = self._segments.read
+        return isinstance(verdict_at(read, at, at + size, check_crc=self._check_crc), Whole)

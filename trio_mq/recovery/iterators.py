@@ -90,13 +90,18 @@ def claimed_size(head: bytes, at: int = 0) -> int:
     return int.from_bytes(head[at : at + 4], "big", signed=True)
 
 
-def verdict_at(read: Read, offset: int, end: int, *, check_crc: bool) -> Verdict:
-    """What lies at an offset of the log, reading no more than a record there claims; its segment ends at `end`."""
+def verdict_at(
+    read: Read, offset: int, end: int, *, check_crc: bool, strict: bool = True
+) -> Verdict:
+    """What lies at an offset of the log, reading no more than a record there claims; its segment ends at `end`.
+
+    Without `strict` Apache's rules alone count: a record may name another offset, and a blank has to fit in.
+    """
     room = end - offset
     head = read(min(HEAD_BYTES, room), offset)
     if len(head) < min(HEAD_BYTES, room):
         return Torn(f"the file ends {len(head)} bytes behind")
-    if head[4:] == _BLANK_MAGIC:
+    if strict and head[4:] == _BLANK_MAGIC:
         # Known by its magic alone, whatever it claims as size.
         return Blank(int.from_bytes(head[:4], "big", signed=True))
     size = claimed_size(head)
@@ -105,7 +110,8 @@ def verdict_at(read: Read, offset: int, end: int, *, check_crc: bool) -> Verdict
     if size > RECORD_LIMIT_BYTES:
         return Damaged(-1, f"record claims {size} bytes, more than any record has", rule=5)
     data = read(size, offset)
-    return check(data, 0, len(data), check_crc=check_crc, expected_offset=offset)
+    expected = offset if strict else None
+    return check(data, 0, len(data), check_crc=check_crc, expected_offset=expected, strict=strict)
 
 
 class SequentialMessageIterator:
