@@ -250,6 +250,20 @@ sys.stdin.read()
 """
 
 
+def test_errors_of_an_open_real_file_name_it(tmp_path):
+    path = str(tmp_path / "f")
+    put(RealDisk(), path, b"abc")
+    file = RealDisk().open(path, readonly=True)
+    for call in (
+        lambda: file.write(b"x", 0),
+        lambda: file.truncate(1),
+        lambda: file.read(1, -1),
+    ):
+        with pytest.raises(OSError, match=path):
+            call()
+    file.close()
+
+
 def test_a_real_lock_is_refused_while_another_process_holds_it(tmp_path):
     path = str(tmp_path / "lock")
     with subprocess.Popen(

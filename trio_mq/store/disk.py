@@ -156,28 +156,45 @@ class Disk(Protocol):
         ...
 
 
+class _Naming:
+    """Makes errors of the system name a path: calls on a descriptor do not, and users have to know it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = self._path
+
+
 class RealFile:
-    """A file of the operating system."""
+    """A file of the operating system. Its errors name its path."""
 
     def __init__(self, path: str, flags: int) -> None:
         self.path = path
+        self._naming = _Naming(path)
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def read(self, size: int, offset: int) -> bytes:
         """See :class:`File`."""
-        data = os.pread(self._fd, size, offset)
-        while data and len(data) < size:
-            more = os.pread(self._fd, size - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
+        with self._naming:
+            data = os.pread(self._fd, size, offset)
+            while data and len(data) < size:
+                more = os.pread(self._fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
         return data
 
     def read_cached(self, size: int, offset: int) -> bytes | None:
         """See :class:`File`."""
         buffer = bytearray(size)
         try:
-            got = os.preadv(self._fd, [buffer], offset, _READ_NOWAIT)
+            with self._naming:
+                got = os.preadv(self._fd, [buffer], offset, _READ_NOWAIT)
         except OSError as error:
             if error.errno == errno.EAGAIN:
                 return None
@@ -191,7 +208,8 @@ class RealFile:
     def next_data(self, offset: int) -> int:
         """See :class:`File`."""
         try:
-            return os.lseek(self._fd, offset, os.SEEK_DATA)
+            with self._naming:
+                return os.lseek(self._fd, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return max(offset, self.size())
@@ -206,9 +224,10 @@ class RealFile:
 
     def write(self, data: Buffer, offset: int) -> None:
         """See :class:`File`."""
-        done = os.pwrite(self._fd, data, offset)
-        while done < len(data):
-            done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
+        with self._naming:
+            done = os.pwrite(self._fd, data, offset)
+            while done < len(data):
+                done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
 
     def size(self) -> int:
         """See :class:`File`."""
@@ -216,15 +235,18 @@ class RealFile:
 
     def truncate(self, size: int) -> None:
         """See :class:`File`."""
-        os.ftruncate(self._fd, size)
+        with self._naming:
+            os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
         """See :class:`File`."""
-        os.fdatasync(self._fd)
+        with self._naming:
+            os.fdatasync(self._fd)
 
     def map(self, size: int) -> memoryview:
         """See :class:`File`."""
-        return memoryview(mmap.mmap(self._fd, size))
+        with self._naming:
+            return memoryview(mmap.mmap(self._fd, size))
 
     def map_private(self, size: int) -> memoryview:
         """As :meth:`map`, but changes never reach the file. It has to stay as long while the memory is read."""
@@ -305,7 +327,8 @@ class RealDisk:
         """See :class:`Disk`."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(fd)
+            with _Naming(path):
+                os.fsync(fd)
         finally:
             os.close(fd)
 
@@ -330,7 +353,8 @@ class RealDisk:
             raise StoreLocked(
                 f"{path} is locked by another process ({error.strerror})", owner=owner
             ) from error
-        os.pwrite(fd, content, 0)
+        with _Naming(path):
+            os.pwrite(fd, content, 0)
         return RealLock(fd)
 
     async def run(self, call: Callable[[], T]) -> T:
