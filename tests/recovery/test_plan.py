@@ -160,21 +160,19 @@ def test_looking_further_back():
 
 
 def test_the_end():
-    plain = plan_end(CRASH, 4500, 4500, None, damaged=False)
+    plain = plan_end(CRASH, 4500, 4500, None)
     assert (plain.log_end, plain.cut_bytes, plain.reason, plain.index_to) == (4500, 0, None, None)
-    torn = plan_end(CRASH, 4500, 4540, "at offset 4500: torn", damaged=False)
-    assert (torn.cut_bytes, torn.keep_copy) == (40, False)
-    damaged = plan_end(CRASH, 4500, 4540, "at offset 4500: CRC", damaged=True)
-    assert (damaged.cut_bytes, damaged.keep_copy) == (40, True)
-    lost = plan_end(CRASH, 4500, 4900, None, damaged=False)
-    assert lost.keep_copy
+    torn = plan_end(CRASH, 4500, 4540, "at offset 4500: torn")
+    assert (torn.cut_bytes, torn.reason) == (40, "at offset 4500: torn")
+    lost = plan_end(CRASH, 4500, 4900, None)
+    assert lost.cut_bytes == 400
     assert "nothing was written here" in (lost.reason or "")
 
 
 def test_an_index_that_knows_more_than_the_log_is_cut():
     found = attrs.evolve(CRASH, index=IndexState((IndexSpan(1100, 4600, BASE_MS),)))
-    assert plan_end(found, 4600, 4600, None, damaged=False).index_to == 4600
-    assert plan_end(found, 4700, 4700, None, damaged=False).index_to is None
+    assert plan_end(found, 4600, 4600, None).index_to == 4600
+    assert plan_end(found, 4700, 4700, None).index_to is None
 
 
 def test_a_log_without_files_goes_on_behind_everything():

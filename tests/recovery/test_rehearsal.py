@@ -11,7 +11,6 @@ from pathlib import Path
 import attrs
 import pytest
 
-from trio_mq.recovery.recover import Choices, recover
 from trio_mq.recovery.report import RecoveryReport
 from trio_mq.store.disk import RealDisk
 from trio_mq.store.overlay import OverlayDisk
@@ -170,16 +169,3 @@ async def test_a_rehearsal_on_files_that_nobody_may_write_to(tmp_path):
     assert stats(tmp_path / "store") == before
     for folder, _, _ in os.walk(world.root):
         os.chmod(folder, 0o755)
-
-
-async def test_a_rehearsal_need_not_fill_the_index():
-    world = await crashed(no_queues)
-    overlay = OverlayDisk(world.disk)
-    rehearsal = on(world, overlay)
-    parts = rehearsal.open_parts()
-    try:
-        report = await recover(parts, Choices(fill_index=False))
-    finally:
-        parts.release()
-    assert report.records == 90
-    assert all(change.bytes < 2000 for change in overlay.changes() if "/index/" in change.path)

@@ -93,7 +93,7 @@ def test_both_ways_find_the_same_records_and_the_same_end(lengths, tail):
     for start in [0, *(r.log_offset for r in expected)]:
         later = Walk(segments, start, path=Path.BATCH)
         assert run(later) == [r for r in expected if r.log_offset >= start]
-        for name in ("end", "at_blank", "damaged", "reason", "missing"):
+        for name in ("end", "at_blank", "reason", "missing"):
             assert getattr(later, name) == getattr(whole, name), name
 
 
@@ -133,20 +133,21 @@ def test_all_kinds_of_hosts_and_both_versions(path: Path):
     assert walk.newest_ms == found[-1].store_timestamp_ms
 
 
-def test_what_is_torn_is_no_damage_and_what_is_wrong_is(path: Path):
+def test_what_is_torn_ends_a_walk_and_so_does_what_is_wrong(path: Path):
     good = record(0)
     torn = record(len(good), b"z" * 950)
     whole = record(len(good), b"z" * 800)
-    for tail, damaged in (
-        (torn[: SIZE - len(good)], False),
-        (b"\xff" * 100, True),
-        (record(len(good) + 1), True),
-        (whole[:300] + bytes(len(whole) - 301) + whole[-1:], True),
+    for tail in (
+        torn[: SIZE - len(good)],
+        b"\xff" * 100,
+        record(len(good) + 1),
+        whole[:300] + bytes(len(whole) - 301) + whole[-1:],
     ):
         segments = segments_of((good + tail)[:SIZE])
         walk = Walk(segments, 0, path=path)
         run(walk)
-        assert (walk.end, walk.damaged) == (len(good), damaged)
+        assert walk.end == len(good)
+        assert (walk.reason or "").startswith(f"at offset {len(good)}: ")
 
 
 def test_a_walk_that_begins_behind_all_files_is_over(path: Path):

@@ -13,18 +13,17 @@ from trio_mq.store.roster import QueueKey
 
 @attrs.frozen
 class Choices:
-    """How to recover; nothing here but `assume_clean` and `fill_index` changes the result.
+    """How to recover; neither `path` nor `concurrently` changes the result.
 
-    `assume_clean` overrules what the files say about the last exit. Without `fill_index` keys are not inserted, for
-    a rehearsal, which shall tell what a start does and not do it. `progress` is told phase, offset, and the end as
-    far as it is known, both in bytes of the log. `expected` are queues that should have files, as far as others know;
-    it counts for a store without a list of its own queues, as peers leave it.
+    Without `index_enabled` the index stays as it is. `assume_clean` overrules what the files say about the last exit.
+    `progress` is told phase, offset, and the end as far as it is known, both in bytes of the log. `expected` are
+    queues that should have files, as far as others know; it counts for a store without a list of its own queues, as
+    peers leave it.
     """
 
     path: Path = Path.BATCH
     concurrently: bool = True
     index_enabled: bool = True
-    fill_index: bool = True
     assume_clean: bool | None = None
     progress: Callable[[str, int, int], None] | None = None
     expected: Collection[QueueKey] = ()

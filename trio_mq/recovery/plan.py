@@ -211,31 +211,27 @@ def _index_from(found: Found, begin: int) -> int | None:
 class EndPlan:
     """Where the log ends, what is cut away behind that, and what becomes of the index.
 
-    `cut_bytes` were written there, and `reason` says why they do not count; None when nothing was. `keep_copy`
-    when they may have been messages. `index_to`: keys of records from there on go; None when there are none.
+    `cut_bytes` were written there, and `reason` says why they do not count; None when nothing was. `index_to`: keys
+    of records from there on go; None when there are none.
     """
 
     log_end: int
     cut_bytes: int = 0
     reason: str | None = None
-    keep_copy: bool = False
     index_to: int | None = None
 
 
-def plan_end(
-    found: Found, log_end: int, written_end: int, reason: str | None, *, damaged: bool
-) -> EndPlan:
+def plan_end(found: Found, log_end: int, written_end: int, reason: str | None) -> EndPlan:
     """What to do at the end of the walk. `written_end` is the end of what is not zero in the files."""
     cut_bytes = max(0, written_end - log_end)
     if reason is None and cut_bytes:
         # Pages of the log were lost, but not all behind them.
-        reason, damaged = f"at offset {log_end}: nothing was written here, but behind it", True
+        reason = f"at offset {log_end}: nothing was written here, but behind it"
     behind = found.index is not None and found.index.end_offset >= log_end
     return EndPlan(
         log_end=log_end,
         cut_bytes=cut_bytes,
         reason=reason,
-        keep_copy=damaged and cut_bytes > 0,
         index_to=log_end if behind else None,
     )
 

@@ -259,7 +259,7 @@ class _Recovery:
         written = walk.end
         if not walk.at_blank:
             written = await parts.disk.run(partial(written_behind, parts.log.segments, walk.end))
-        end = plan.plan_end(found, walk.end, written, walk.reason, damaged=walk.damaged)
+        end = plan.plan_end(found, walk.end, written, walk.reason)
         for begin, stop in walk.missing:
             report.notes.append(f"the log has no bytes {begin} to {stop}: their messages are gone")
         report.cut_bytes, report.cut_reason = end.cut_bytes, end.reason
@@ -284,7 +284,7 @@ class _Recovery:
         reached = await parts.disk.run(partial(reaches, parts.disk, segments.directory))
         replay = self._replay = Replay(
             parts,
-            index_enabled=self._index_enabled and self._choices.fill_index,
+            index_enabled=self._index_enabled,
             known_end=max(found.known_end, reached),
             known_to=start.known_to,
             trusted=found.clean,

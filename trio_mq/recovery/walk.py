@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trio_mq.protocol.verdict import Blank, Damaged, Verdict, Whole
+from trio_mq.protocol.verdict import Blank, Verdict, Whole
 from trio_mq.recovery.iterators import HEAD_BYTES, ReadAhead, messages
 from trio_mq.recovery.lots import Lot
 from trio_mq.recovery.paths import Path
@@ -32,8 +32,6 @@ class Walk:
         #: End of the last record; `end` may be behind it, at the start of a new segment.
         self.records_end = start
         self.reason: str | None = None
-        #: Whether bytes that are no record, or not the one that belongs there, ended the walk. A torn tail is none.
-        self.damaged = False
         #: Whether the end of a segment ended the walk, since no segment follows.
         self.at_blank = False
         #: Records handed on, and the latest of their store times in ms.
@@ -80,5 +78,4 @@ class Walk:
             # Nothing follows the missing file, so the log ends before it: there a power cut took a name.
             self.end = self.missing.pop()[0]
         if any(self._segments.read(HEAD_BYTES, at)):
-            self.damaged = isinstance(verdict, Damaged)
             self.reason = f"at offset {at}: {verdict.reason}"
