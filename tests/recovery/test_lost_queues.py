@@ -11,7 +11,7 @@ from trio_mq.recovery.recover import Choices, recover
 from trio_mq.store.roster import Bounds, QueueRoster
 from trio_mq.testing.disk import MemoryDisk, PowerCut
 
-from .stores import QUEUE_FILE_ENTRIES, SEGMENT_BYTES, World, everything
+from .stores import QUEUE_FILE_ENTRIES, SEGMENT_BYTES, World, everything, keyed
 
 
 def names(world: World) -> set[str]:
@@ -161,7 +161,7 @@ async def test_concurrently_and_in_turn_give_the_same_files(world: World, crashe
 @pytest.mark.parametrize("kill", [False, True])
 async def test_a_topic_deleted_and_made_again_keeps_only_its_new_messages(world: World, kill: bool):
     """Its old records are still in the log, and numbering has begun anew: a replay must not mix the two."""
-    await world.filled(30)
+    offsets = await world.filled(30)
     async with world.life(kill=kill) as store:
         store.drop_topic("T")
         for number in range(2):
@@ -173,6 +173,7 @@ async def test_a_topic_deleted_and_made_again_keeps_only_its_new_messages(world:
         assert {key: some for key, some in everything(store).items() if some} == {
             ("T", 0): expected
         }
+        assert keyed(store, "k1") == [offsets[1]], "what is in the log is found by key"
     async with world.life(kill=True) as store:
         world.send(store, b"new 2")
     world.from_the_start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from trio_mq.store.queues import BaseQueue
+from trio_mq.store.queues import BaseQueue, ConsumeQueue
 
 #: Entries of a queue that are read at once to be compared.
 BLOCK_ENTRIES: Final = 100
@@ -18,13 +18,16 @@ class Lane:
     """One queue."""
 
     __slots__ = (
-        *("_block", "_block_at", "from_offset", "known_to", "next_at", "queue", "touched_from"),
+        *("_block", "_block_at", "from_offset", "known_to", "next_at"),
+        *("of_deleted", "queue", "touched_from"),
     )
 
     def __init__(self, queue: BaseQueue, from_offset: int = 0) -> None:
         self.queue = queue
-        #: Records before belong to no queue: the topic was deleted since.
+        #: Records before belong to no queue, since the topic was deleted; in the index they are of this one.
         self.from_offset = from_offset
+        self.of_deleted = ConsumeQueue(queue.topic, queue.queue_id, queue.files)
+        self.of_deleted.dropped = True
         self._block = b""
         self._block_at = 0
         #: Where the entry behind the last one that was compared is.

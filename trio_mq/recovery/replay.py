@@ -219,7 +219,7 @@ class Replay:
         for record in records:
             key = record.topic, record.queue_id
             lane = lanes[key] if key in lanes else self._lane(*key)
-            if lane is None or record.log_offset < lane.from_offset:
+            if lane is None:
                 continue
             queue, queue_offset, count = lane.queue, record.queue_offset, 1
             if record.sys_flag & _INNER_BATCH and record.base_offset >= 0:
@@ -236,7 +236,9 @@ class Replay:
                 record.properties,
                 record.sys_flag,
             )
-            if record.sys_flag & _TRANSACTION_MASK not in _UNDISPATCHED:
+            if record.log_offset < lane.from_offset:
+                stored = stored._replace(queue=lane.of_deleted)
+            elif record.sys_flag & _TRANSACTION_MASK not in _UNDISPATCHED:
                 if record.log_offset < lane.known_to:
                     self._compare(lane, stored)
                 else:
