@@ -10,6 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from trio_mq.protocol.layout import Checkpoint
 from trio_mq.recovery.apacheview import ApacheView
 from trio_mq.recovery.differences import differences
 from trio_mq.recovery.glimpse import IndexGlimpse, QueueGlimpse
@@ -159,11 +160,30 @@ def test_a_record_is_a_line():
 )  # fmt: skip
 def test_what_apache_would_do_otherwise(change: dict, about: str):
     found = attrs.evolve(SOUND, **change)
-    from trio_mq.protocol.layout import Checkpoint
-
     rows = differences(found, crashed=False, checkpoint=Checkpoint())
     assert about in [row.about for row in rows]
     assert differences(SOUND, crashed=False, checkpoint=Checkpoint()) == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "missing", "walked_from", "told"),
+    [
+        (10, (), 0, False),
+        (11, (), 4096, False),
+        (11, (), 4095, True),
+        (10, (Span(20480, 24576, "gone"),), 0, False),
+        (11, (Span(20480, 24576, "gone"),), 4095, True),
+        (11, (Span(20480, 24576, "gone"),), 4096, False),
+    ],
+)
+def test_apache_goes_back_ten_files_at_most(
+    files: int, missing: tuple[Span, ...], walked_from: int, *, told: bool
+):
+    end = (files + len(missing)) * 4096
+    picture = LogPicture(end=end, files=files, segment_bytes=4096, missing=missing)
+    found = attrs.evolve(SOUND, picture=picture, report=RecoveryReport(walked_from=walked_from))
+    rows = differences(found, crashed=True, checkpoint=Checkpoint())
+    assert [row.about for row in rows] == ["how far reading goes back"] * told
 
 
 def test_lost_queues_and_index_files_and_the_checkpoint():

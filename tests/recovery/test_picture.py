@@ -167,3 +167,11 @@ async def test_a_blank_that_claims_more_than_there_is_ends_apaches_walk(world: W
     world.write_log((SEGMENT_BYTES - blank + behind).to_bytes(4, "big"), blank)
     seen = view(world, crashed=True)
     assert seen.end == (blank if behind else (await painted(world)).records_end)
+
+
+@pytest.mark.parametrize("crashed", [True, False])
+async def test_apache_goes_back_ten_files_at_most(world: World, crashed: bool):
+    await world.filled(500)
+    starts = log_of(world).starts
+    assert len(starts) > 11
+    assert view(world, crashed=crashed, dispatched_to=-1).begin == starts[-10]

@@ -8,6 +8,8 @@ checkMessageAndReturnSize; none of our own rules counts here.
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from trio_mq.protocol.layout import Checkpoint
@@ -17,6 +19,9 @@ from trio_mq.recovery.paths import Path
 from trio_mq.recovery.survey import Bad, Lot, Unwritten, survey
 from trio_mq.recovery.survey import Blank as BlankPiece
 from trio_mq.store.segments import Segments
+
+#: So many log files Apache's recovery goes back, prepared ones included (commitLogRecoverMaxNum).
+FILES_BACK: Final = 10
 
 
 @attrs.frozen
@@ -49,8 +54,9 @@ def apache_view(
 def _begin(
     segments: Segments, checkpoint: Checkpoint, crashed: bool, dispatched_to: int, check_crc: bool
 ) -> int:
-    """The last file that begins with a record of which the checkpoint, or a queue, knows; else the first."""
-    for start in reversed(segments.starts[1:]):
+    """The last file that begins with a record of which the checkpoint, or a queue, knows; else the first of ten."""
+    starts = segments.starts[-FILES_BACK:]
+    for start in reversed(starts[1:]):
         record = _verdict(segments, start, check_crc)
         if not isinstance(record, Whole) or record.store_timestamp_ms == 0:
             continue
@@ -58,7 +64,7 @@ def _begin(
             return start
         if not crashed and record.log_offset <= dispatched_to:
             return start
-    return segments.start
+    return starts[0] if starts else segments.start
 
 
 def _verdict(segments: Segments, offset: int, check_crc: bool) -> Verdict:

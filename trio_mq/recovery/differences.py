@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from trio_mq.protocol.layout import Checkpoint
+from trio_mq.recovery.apacheview import FILES_BACK
 from trio_mq.recovery.inspection import Difference, Effect, Inspection
+from trio_mq.recovery.picture import LogPicture
 from trio_mq.recovery.report import RecoveryReport
 
 #: What notes and reasons of a recovery say, and what that means to Apache's broker.
@@ -84,12 +86,30 @@ def _of_log(found: Inspection, report: RecoveryReport) -> Iterator[Difference]:
             f"begins at {view.begin}; damage before is not noticed",
             f"begins at {report.walked_from} ({report.walk_reason})",
         )
+    first = _first_of_ten(found.picture)
+    if first is not None and report.walked_from < first:
+        yield Difference(
+            "how far reading goes back",
+            f"goes back {FILES_BACK} log files at most; messages in older files come into no queue that is made again",
+            f"goes back as far as queues and index need it: to {report.walked_from}",
+        )
     if found.picture is not None and not found.picture.files and report.log_end:
         yield Difference(
             "a log without files",
             "begins again at offset 0, and removes all queue files",
             f"goes on at {report.log_end}, behind everything that a queue knows",
         )
+
+
+def _first_of_ten(picture: LogPicture | None) -> int | None:
+    """The log offset at which the files begin that Apache's recovery may read; None when it may read all."""
+    if picture is None or picture.files <= FILES_BACK:
+        return None
+    begin = picture.end - FILES_BACK * picture.segment_bytes
+    for span in sorted(picture.missing, key=lambda span: -span.begin):
+        if span.end > begin:
+            begin -= span.end - span.begin
+    return begin
 
 
 def _of_queues(found: Inspection, crashed: bool) -> Iterator[Difference]:
