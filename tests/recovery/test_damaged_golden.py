@@ -184,6 +184,24 @@ async def test_a_dry_run_knows_where_apache_would_end(
         assert found.report.log_end == theirs.log_end
 
 
+@pytest.mark.parametrize(
+    "damage", [d for d in DAMAGES if "-and-backup-" in d.name], ids=lambda d: d.name
+)
+async def test_a_dry_run_knows_whether_apache_would_refuse_a_state_file_too(
+    damage: Damage, autojump_clock: MockClock
+) -> None:
+    disk, clock = MemoryDisk(), ManualClock()
+    store = StoreSettings(path=ROOT, **SIZES)  # type: ignore[arg-type]
+    put(damage.files(), World(disk, ROOT, store))
+    async with rehearse(disk, clock, Wanted(ROOT, Settings(store=store))) as rehearsal:
+        rows = rehearsal.inspection.differences
+    (row,) = [row for row in rows if row.about.endswith(".json")]
+    assert row.apache.startswith("deletes the file, and ")
+    starts = "goes on with an empty table" in row.apache
+    assert starts is not ("refuses to start, too" in row.apache)
+    assert starts is ApacheEnd.of(damage).starts
+
+
 def test_the_page_has_each_damage_where_it_belongs() -> None:
     same, differ = PAGE.read_text("utf-8").split("## Where they end elsewhere")
     names = set(BY_NAME)

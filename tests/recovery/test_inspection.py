@@ -186,6 +186,36 @@ def test_apache_goes_back_ten_files_at_most(
     assert [row.about for row in rows] == ["how far reading goes back"] * told
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "backup", "apache"),
+    [
+        ("topics", "bad", "bad", "deletes the file, and refuses to start, too, since its backup"),
+        (
+            "topics",
+            "empty",
+            "empty",
+            "deletes the file, and refuses to start, too, since topics of",
+        ),
+        ("consumerOffset", "bad", "missing", "deletes the file, and goes on with an empty table"),
+        ("consumerOffset", "missing", "empty", "goes on with an empty table"),
+    ],
+)
+def test_what_apache_makes_of_a_state_file(name: str, file: str, backup: str, apache: str):
+    finding = StateFinding(f"/s/config/{name}.json", file, backup, Effect.REFUSED, "it is bad")
+    found = attrs.evolve(SOUND, state_files=(finding,))
+    (row,) = differences(found, crashed=False, checkpoint=Checkpoint(), has_batch_queues=True)
+    assert row.apache.startswith(apache)
+    if name == "topics" and backup == "empty":
+        (row,) = differences(found, crashed=False, checkpoint=Checkpoint())
+        assert row.apache == "deletes the file, and goes on with an empty table"
+
+
+def test_both_refuse_a_backup_that_is_bad_without_its_file():
+    finding = StateFinding("/s/config/topics.json", "missing", "bad", Effect.REFUSED, "it is bad")
+    found = attrs.evolve(SOUND, state_files=(finding,))
+    assert differences(found, crashed=False, checkpoint=Checkpoint()) == ()
+
+
 def test_lost_queues_and_index_files_and_the_checkpoint():
     made = attrs.evolve(SOUND, queues_made=("T/0",), report=RecoveryReport(queues=3))
     assert [row.about for row in differences(made, crashed=False, checkpoint=None)] == [

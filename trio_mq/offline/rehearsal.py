@@ -283,8 +283,14 @@ class Rehearsal:
                 )
             )
             self._set(apache=view)
-        known = checkpoint.value if checkpoint.known else None
-        self._set(differences=differences(self.inspection, crashed=crashed, checkpoint=known))
+        batch = any(is_batch for _, _, is_batch in await self._disk.run(self._seen.queues.found))
+        rows = differences(
+            self.inspection,
+            crashed=crashed,
+            checkpoint=checkpoint.value if checkpoint.known else None,
+            has_batch_queues=batch,
+        )
+        self._set(differences=rows)
 
     # -- records that would be lost --------------------------------------------------------------------------
 

@@ -23,13 +23,18 @@ _ELSEWHERE: Final = "lies at offset"
 
 
 def differences(
-    found: Inspection, *, crashed: bool, checkpoint: Checkpoint | None
+    found: Inspection,
+    *,
+    crashed: bool,
+    checkpoint: Checkpoint | None,
+    has_batch_queues: bool = False,
 ) -> tuple[Difference, ...]:
     """The points in which Apache's broker would do something else.
 
-    `crashed`: the abort marker is there. `checkpoint` is None when it is missing or short.
+    `crashed`: the abort marker is there. `checkpoint` is None when it is missing or short. `has_batch_queues`: there
+    are folders of such.
     """
-    rows = [*_of_load(found, checkpoint)]
+    rows = [*_of_load(found, checkpoint), *_of_state_files(found, has_batch_queues)]
     if found.report is not None:
         rows += _of_log(found, found.report)
         rows += _of_queues(found, crashed)
@@ -45,13 +50,26 @@ def _of_load(found: Inspection, checkpoint: Checkpoint | None) -> Iterator[Diffe
             "there is no file abort",
             "takes the careful path",
         )
+
+
+def _of_state_files(found: Inspection, has_batch_queues: bool) -> Iterator[Difference]:
     for finding in found.state_files:
-        if finding.effect is Effect.REFUSED and finding.path.endswith(".json"):
-            yield Difference(
-                finding.path,
-                "deletes a file that it cannot read, and goes on with an empty table when its backup is bad too",
-                "keeps the file and refuses to start, so that somebody decides",
-            )
+        if finding.effect is not Effect.REFUSED or not finding.path.endswith(".json"):
+            continue
+        there = finding.file != "missing"
+        if finding.backup == "bad":
+            if not there:
+                continue
+            end = "refuses to start, too, since its backup cannot be read"
+        elif has_batch_queues and finding.path.endswith("/topics.json"):
+            end = "refuses to start, too, since topics of batch queues have lost their kind"
+        else:
+            end = "goes on with an empty table"
+        yield Difference(
+            finding.path,
+            f"deletes the file, and {end}" if there else end,
+            "keeps the file and refuses to start, so that somebody decides",
+        )
 
 
 def _of_log(found: Inspection, report: RecoveryReport) -> Iterator[Difference]:
