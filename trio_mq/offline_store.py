@@ -39,6 +39,7 @@ from trio_mq.recovery.inspection import Effect, Size
 from trio_mq.recovery.recover import Choices, recover
 from trio_mq.store.disk import Disk
 from trio_mq.store.queuetable import BATCH_FOLDER
+from trio_mq.store.segments import read_file
 from trio_mq.store.store import Store, StoreParts, open_parts
 
 #: The address that records get which are imported: no broker stores them.
@@ -74,11 +75,7 @@ def look_at_state(disk: Disk, root: str, clock: Clock) -> StateLook:
 
 
 def _unreadable(disk: Disk, path: str) -> str:
-    file = disk.open(path, readonly=True)
-    try:
-        data = file.read(file.size(), 0)
-    finally:
-        file.close()
+    data = read_file(disk, path, disk.size(path), 0)
     if not data:
         return "it is empty"
     try:

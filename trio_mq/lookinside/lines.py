@@ -17,7 +17,7 @@ import attrs
 
 from trio_mq.errors import ProtocolError, TrioMQError
 from trio_mq.protocol import properties
-from trio_mq.protocol.codes import MessageFlag
+from trio_mq.protocol.codes import TRANSACTION_MASK, MessageFlag
 from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
 from trio_mq.protocol.message import Host, split_batch
 
@@ -25,7 +25,6 @@ from trio_mq.protocol.message import Host, split_batch
 MAX_QUEUES: Final = 65_536
 _INT, _LONG = 1 << 31, 1 << 63
 _INNER_BATCH: Final = int(MessageFlag.INNER_BATCH)
-_TRANSACTION: Final = 0xC
 _COMPRESSION: Final = 0x701
 _HOSTS_V6: Final = 0x30
 _BORN_V6: Final = 0x10
@@ -83,7 +82,7 @@ def parse(text: str, *, now_ms: int) -> Line:
 
 def _message(fields: Mapping[str, Any], now_ms: int) -> Line:
     sys_flag = _number(fields, "sysFlag", 0, _INT)
-    what = _UNDECIDED.get(sys_flag & _TRANSACTION)
+    what = _UNDECIDED.get(sys_flag & TRANSACTION_MASK)
     if what:
         raise BadLine(f"sysFlag {sys_flag:#x} says that it is {what}, which no queue holds")
     if fields.get("bodyDecompressed") is True:

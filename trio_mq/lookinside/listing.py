@@ -57,7 +57,6 @@ class IndexRow:
     size: int
     entries: int
     capacity: int
-    slots_used: int
     slots: int
     begin_log_offset: int
     end_log_offset: int
@@ -242,7 +241,6 @@ def _index_files(view: StoreView) -> Iterator[IndexRow]:
                 size=file.size,
                 entries=max(0, header.index_count - 1),
                 capacity=file.capacity - 1,
-                slots_used=header.hash_slot_count,
                 slots=file.slots,
                 begin_log_offset=header.begin_log_offset,
                 end_log_offset=header.end_log_offset,

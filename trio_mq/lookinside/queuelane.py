@@ -15,7 +15,7 @@ import attrs
 
 from trio_mq.lookinside.findings import Kind, Report
 from trio_mq.lookinside.view import BATCH_REST, Entry, QueueFiles
-from trio_mq.protocol.codes import MessageFlag
+from trio_mq.protocol.codes import TRANSACTION_MASK, UNDISPATCHED, MessageFlag
 from trio_mq.protocol.layout import PRE_BLANK, QUEUE_ENTRY, QUEUE_ENTRY_SIZE
 from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
 
@@ -23,9 +23,7 @@ from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
 BLOCK = 256
 #: Entries read at once where many are passed over.
 SKIP_BLOCK = 4096
-TRANSACTION = 0xC
 #: Records that get no queue entry.
-UNDISPATCHED = (int(MessageFlag.TRANSACTION_PREPARED), int(MessageFlag.TRANSACTION_ROLLBACK))
 _INNER_BATCH = int(MessageFlag.INNER_BATCH)
 #: Flags that a record of a simple queue must not have to be compared in a block.
 ODD_FLAGS = 0x80 | 0x4
@@ -88,7 +86,7 @@ class Lane:
         """Compare the next records of this queue, which are in log order."""
         if not self._take_block(records):
             for record in records:
-                if record.sys_flag & TRANSACTION not in UNDISPATCHED:
+                if record.sys_flag & TRANSACTION_MASK not in UNDISPATCHED:
                     self._take_one(record)
 
     def _take_block(self, records: Sequence[Whole]) -> bool:

@@ -20,7 +20,7 @@ from trio_mq.lookinside.selection import Selection, Tell, select
 from trio_mq.lookinside.shown import as_line
 from trio_mq.lookinside.view import StoreView
 from trio_mq.protocol import properties
-from trio_mq.protocol.codes import MessageFlag
+from trio_mq.protocol.codes import TRANSACTION_MASK, UNDISPATCHED
 from trio_mq.store.store import Store
 
 #: Records that are written in one go, and bytes after which they are.
@@ -30,16 +30,12 @@ CHUNK_BYTES: Final = 1024 * 1024
 SYNC_BYTES: Final = 64 * 1024 * 1024
 #: Bad lines that are told one by one.
 TOLD_LINES: Final = 20
-_UNDISPATCHED: Final = (
-    int(MessageFlag.TRANSACTION_PREPARED),
-    int(MessageFlag.TRANSACTION_ROLLBACK),
-)
 
 
 def export(view: StoreView, topics: frozenset[str], tell: Tell) -> Iterator[str]:
     """The messages of some topics, a line of JSON each."""
     for raw in select(view, Selection(topics=topics), tell):
-        if raw.whole.sys_flag & 0xC in _UNDISPATCHED:
+        if raw.whole.sys_flag & TRANSACTION_MASK in UNDISPATCHED:
             continue
         message = raw.decoded()
         plain = without_checksum(message.properties)

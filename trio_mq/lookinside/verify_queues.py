@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from trio_mq.lookinside.findings import Kind, Report
-from trio_mq.lookinside.queuelane import TRANSACTION, UNDISPATCHED, Lane
+from trio_mq.lookinside.queuelane import Lane
 from trio_mq.lookinside.records import record_at
 from trio_mq.lookinside.view import Entry, QueueFiles, StoreView
+from trio_mq.protocol.codes import TRANSACTION_MASK, UNDISPATCHED
 from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
 from trio_mq.store.roster import QueueRoster
 
@@ -124,7 +125,7 @@ class QueueCheck:
         return lane
 
     def _without_queue(self, key: tuple[str, int], records: Sequence[Whole]) -> None:
-        some = [r for r in records if r.sys_flag & TRANSACTION not in UNDISPATCHED]
+        some = [r for r in records if r.sys_flag & TRANSACTION_MASK not in UNDISPATCHED]
         if some:
             found = self._homeless.setdefault(key, [some[0].log_offset, 0])
             found[1] += len(some)

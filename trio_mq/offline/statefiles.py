@@ -33,7 +33,6 @@ from trio_mq.store.checkpoint import CheckpointFile
 from trio_mq.store.disk import Disk
 
 BACKUP_UNSEEN: Final = "unseen"
-_BATCH_FOLDER: Final = "batchconsumequeue"
 
 
 @attrs.frozen(eq=False)

@@ -83,6 +83,12 @@ class MessageFlag(IntFlag):
 TRANSACTION_MASK: Final = 0xC
 """Bits of a message's ``sysFlag`` that hold the transaction state."""
 
+UNDISPATCHED: Final = (
+    int(MessageFlag.TRANSACTION_PREPARED),
+    int(MessageFlag.TRANSACTION_ROLLBACK),
+)
+"""Transaction states whose records have no queue entry (Apache: CommitLogDispatcherBuildConsumeQueue)."""
+
 COMPRESSION_MASK: Final = 0x700
 """Bits of a message's ``sysFlag`` that hold the compression."""
 

@@ -37,7 +37,7 @@ from trio_mq.recovery.indexsizes import (
 from trio_mq.store.disk import Disk
 from trio_mq.store.index import NAME_DIGITS as INDEX_NAME_DIGITS
 from trio_mq.store.queuetable import BATCH_FOLDER, SIMPLE_FOLDER
-from trio_mq.store.segments import NAME_DIGITS
+from trio_mq.store.segments import NAME_DIGITS, read_file
 
 LOG_FOLDER: Final = "commitlog"
 INDEX_FOLDER: Final = "index"
@@ -245,21 +245,10 @@ def _log_files(disk: Disk, folder: str) -> list[FoundFile]:
         file = files[number]
         if not file.length:
             continue
-        tail = _read(disk, file.path, END_BYTES, max(0, file.length - END_BYTES))
+        tail = read_file(disk, file.path, END_BYTES, max(0, file.length - END_BYTES))
         files[number] = attrs.evolve(file, cut=not ends_as_whole(tail, file.length))
         break
     return files
-
-
-def _read(disk: Disk, path: str, size: int, offset: int) -> bytes:
-    try:
-        file = disk.open(path, readonly=True)
-    except FileNotFoundError:
-        return b""
-    try:
-        return file.read(size, offset)
-    finally:
-        file.close()
 
 
 def _queues(disk: Disk, folder: str) -> Iterator[list[FoundFile]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trio_mq.protocol.codes import MessageFlag
+from trio_mq.protocol.codes import TRANSACTION_MASK, UNDISPATCHED
 from trio_mq.protocol.verdict import Whole
 from trio_mq.recovery.lots import Lot
 from trio_mq.recovery.paths import Path
@@ -22,11 +22,6 @@ QueueEnds = Mapping[str, Mapping[int, int]]
 
 #: The end of a queue that need not be looked at.
 ANY_END: Final = 1 << 62
-_TRANSACTION: Final = 0xC
-_NO_ENTRY: Final = (
-    int(MessageFlag.TRANSACTION_PREPARED),
-    int(MessageFlag.TRANSACTION_ROLLBACK),
-)
 
 
 def first_missing(
@@ -54,6 +49,6 @@ def _may_miss(lot: Lot, ends: Mapping[bytes, Mapping[int, int]]) -> bool:
 
 
 def _misses(record: Whole, ends: QueueEnds) -> bool:
-    if record.sys_flag & _TRANSACTION in _NO_ENTRY:
+    if record.sys_flag & TRANSACTION_MASK in UNDISPATCHED:
         return False
     return record.queue_offset >= ends.get(record.topic, {}).get(record.queue_id, 0)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
-from trio_mq.protocol.codes import MessageFlag
+from trio_mq.protocol.codes import TRANSACTION_MASK, UNDISPATCHED, MessageFlag
 from trio_mq.protocol.layout import (
     BATCH_QUEUE_ENTRY,
     FIXED_RECORD_SIZE,
@@ -51,12 +51,7 @@ INDEX_BACKLOG: Final = 4096
 _MIN_RECORD_BYTES: Final = FIXED_RECORD_SIZE + 2
 #: Most messages of one record: the count of a batch is a signed short.
 _MAX_BATCH: Final = 32_767
-_TRANSACTION_MASK: Final = 0xC
 _INNER_BATCH: Final = int(MessageFlag.INNER_BATCH)  # an enumeration would be made anew by each &
-_UNDISPATCHED: Final = (
-    int(MessageFlag.TRANSACTION_PREPARED),
-    int(MessageFlag.TRANSACTION_ROLLBACK),
-)
 #: Most notes about single records: a log that is full of oddities shall not fill the terminal.
 _NOTES: Final = 20
 
@@ -238,7 +233,7 @@ class Replay:
             )
             if record.log_offset < lane.from_offset:
                 stored = stored._replace(queue=lane.of_deleted)
-            elif record.sys_flag & _TRANSACTION_MASK not in _UNDISPATCHED:
+            elif record.sys_flag & TRANSACTION_MASK not in UNDISPATCHED:
                 if record.log_offset < lane.known_to:
                     self._compare(lane, stored)
                 else:

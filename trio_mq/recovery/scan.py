@@ -385,7 +385,7 @@ def scan_index(index: KeyIndex, log: LogFiles, *, clean: bool) -> IndexState:
         for h in (f.header for f in index.files)
     )
     whole_to: int | None = None
-    unusable = [*index.unusable, *(f.path for f in index.files if clean and not _ends_well(f))]
+    unusable = [*index.unusable, *(f.path for f in index.files if clean and not f.ends_well)]
     if not spans:
         whole_to = -1
     elif unusable:
@@ -394,12 +394,6 @@ def scan_index(index: KeyIndex, log: LogFiles, *, clean: bool) -> IndexState:
         whole_to = max(before, default=-1)
     foreign = bool(index.files) and not _fits(index.files[-1], log)
     return IndexState(spans, whole_to, foreign)
-
-
-def _ends_well(index_file: IndexFile) -> bool:
-    """Whether the last entry that the header counts is there (case C038)."""
-    count = index_file.header.index_count
-    return count <= 1 or index_file.entry(count - 1)[1] == index_file.header.end_log_offset
 
 
 def _fits(index_file: IndexFile, log: LogFiles) -> bool:

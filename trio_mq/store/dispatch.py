@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import attrs
 import trio
 
-from trio_mq.protocol.codes import MessageFlag
+from trio_mq.protocol.codes import TRANSACTION_MASK, MessageFlag
 from trio_mq.store.index import KeyIndex
 from trio_mq.store.indexfile import Keys, SomeKeys
 from trio_mq.store.keys import KeyHasher
@@ -45,7 +45,6 @@ INDEX_BUDGET_S = 0.004
 #: Records waiting for the index above which the budget is lifted: memory stays bounded.
 INDEX_BACKLOG = 50_000
 
-_TRANSACTION_MASK = 0xC
 _ROLLBACK = int(MessageFlag.TRANSACTION_ROLLBACK)
 _PREPARED = int(MessageFlag.TRANSACTION_PREPARED)
 
@@ -98,7 +97,7 @@ class Dispatcher:
         dispatched, ms = self.dispatched, self.newest_ms
         for stored in records:
             queue, queue_offset, count, log_offset, size, tags_code, ms, _props, sys_flag = stored
-            transaction = sys_flag & _TRANSACTION_MASK
+            transaction = sys_flag & TRANSACTION_MASK
             if (
                 transaction != _PREPARED
                 and transaction != _ROLLBACK

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from trio_mq.store.disk import Disk
+from trio_mq.store.segments import read_file
 
 QueueKey = tuple[str, int]
 
@@ -44,11 +45,7 @@ class QueueRoster:
         """Read the file, if there is one. Blocking."""
         self.listed, self.deleted = None, {}
         if self.disk.exists(self.path):
-            file = self.disk.open(self.path, readonly=True)
-            try:
-                found = _read(file.read(max(1, file.size()), 0))
-            finally:
-                file.close()
+            found = _read(read_file(self.disk, self.path, self.disk.size(self.path), 0))
             if found is not None:
                 self.listed, self.deleted = found
 
