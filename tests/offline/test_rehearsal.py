@@ -9,10 +9,12 @@ import attrs
 import pytest
 
 from tests.recovery.stores import QUEUE_FILE_ENTRIES, SEGMENT_BYTES, World
+from trio_mq.broker.tables import load_tables
 from trio_mq.config import Settings
 from trio_mq.errors import ForeignFormat
 from trio_mq.offline import Wanted, rehearsal, rehearse
-from trio_mq.recovery.inspection import Effect, Verdict
+from trio_mq.offline.statefiles import Tables
+from trio_mq.recovery.inspection import Effect, Kind, Verdict
 from trio_mq.recovery.inspectiontext import lines
 from trio_mq.recovery.paths import Path
 
@@ -259,6 +261,47 @@ async def test_files_of_other_features_are_named_when_they_are_spoilt(world: Wor
     finding = state(found, "delayOffset.json")
     assert finding.effect is Effect.IGNORED
     assert "config/delayOffset.json.bad-" in finding.problem
+
+
+@pytest.mark.parametrize("log_is_refused", [True, False])
+async def test_all_state_files_that_a_start_renames_are_told(world: World, log_is_refused: bool):
+    await world.filled(60)
+    config = world.path("config")
+    spoilt = {
+        "topics.json": (b"\0" * 180, b'{"topicConfigTable":{}}'),
+        "delayOffset.json": (b"\0" * 180, b"{"),
+        "timermetrics": (b"{", b"{}"),
+    }
+    for name, (data, backup) in spoilt.items():
+        world.write(f"{config}/{name}", data)
+        world.write(f"{config}/{name}.bak", backup)
+    if log_is_refused:
+        world.resize(world.segment(0), 1000)
+    found = await inspect(world)
+    assert (found.verdict is Verdict.REFUSED) is log_is_refused
+    now = world.clock.now_ms()
+    renamed = {c.old_path: c.path for c in found.changes if c.kind is Kind.RENAMED}
+    assert renamed == {
+        f"config/{name}": f"config/{name}.bad-{now}"
+        for name in ("topics.json", "delayOffset.json", "delayOffset.json.bak")
+    }
+    assert {state(found, f"delayOffset.json{end}").effect for end in ("", ".bak")} == {
+        Effect.IGNORED
+    }
+    report = text(found)
+    assert all(f"renamed: {old} to {new}" in report for old, new in renamed.items())
+    tables = Tables.make(Settings().broker, world.clock)
+    await load_tables(
+        world.disk,
+        config,
+        world.clock,
+        topics=tables.topics,
+        groups=tables.groups,
+        offsets=tables.offsets,
+    )
+    names = {f"config/{name}" for name in world.disk.list_dir(config)}
+    assert set(renamed.values()) <= names, "a real start does the same"
+    assert not names & set(renamed)
 
 
 async def test_an_empty_file_without_a_backup_starts_empty(world: World):

@@ -118,6 +118,8 @@ class Rehearsal:
                 changes = await self._changes(overlay, index_is_kept=kept)
                 await self._draw_together(overlay, parts.queues, changes, self.inspection.report)
                 await self._tell_apache(crashed)
+            else:
+                await self._tell_renamed(overlay)
         finally:
             parts.release()
 
@@ -231,6 +233,13 @@ class Rehearsal:
                 )
             )
         return found
+
+    async def _tell_renamed(self, overlay: OverlayDisk) -> None:
+        """State files that a start gives other names before it refuses the log."""
+        changes = await self._changes(overlay, index_is_kept=False)
+        renamed = [c for c in changes if c.kind is Kind.RENAMED and c.phase == 1]
+        findings = (*self.inspection.state_files, *unused_findings(renamed))
+        self._set(changes=tuple(renamed), state_files=findings)
 
     async def _glimpse(self, names: list[tuple[str, int, bool]]) -> list[QueueGlimpse]:
         """Look at queues as they are. The log has to be loaded: without it there is nothing that they could say."""

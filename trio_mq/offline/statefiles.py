@@ -139,7 +139,7 @@ def unused_findings(changes: Sequence[FileChange]) -> Iterator[StateFinding]:
                 BACKUP_UNSEEN,
                 Effect.IGNORED,
                 f"it cannot be read; a start names it {change.path}",
-                "nothing here; an Apache broker begins anew without it, and with it refuses to start",
+                "nothing here; an Apache broker begins anew without it, and may refuse to start with it",
             )
 
 
