@@ -92,8 +92,8 @@ class _Asked:
         settings = options.settings(values)
         path = options.word(values, "--path", options.RECOVER)
         assumed = options.word(values, "--assume", options.RECOVER)
+        from trio_mq.cli.newfile import new_file
         from trio_mq.offline import Wanted
-        from trio_mq.offline.salvage import open_target
         from trio_mq.recovery.paths import Path
 
         salvage_path = options.last(values, "--salvage")
@@ -111,7 +111,7 @@ class _Asked:
             quiet="--quiet" in values,
             salvage=None
             if salvage_path is None
-            else stack.enter_context(open_target(salvage_path, root)),
+            else stack.enter_context(new_file("--salvage", salvage_path, root)),
             salvage_path=salvage_path or "",
         )
 

@@ -284,14 +284,9 @@ def _target(path: str | None, root: str) -> Iterator[IO[str]]:
     if path is None:
         yield sys.stdout
         return
-    real, store = os.path.realpath(path), os.path.realpath(root)
-    if real.startswith(store + os.sep):
-        raise ConfigError(f"--out {path} is inside of the store; choose a place outside of it")
-    try:
-        file = open(path, "x", encoding="utf-8", newline="\n")  # noqa: SIM115 - closed below
-    except FileExistsError as error:
-        raise ConfigError(f"--out {path} is there already; choose another name") from error
-    with file:
+    from trio_mq.cli.newfile import new_file
+
+    with new_file("--out", path, root) as file:
         yield file
         file.flush()
         os.fsync(file.fileno())

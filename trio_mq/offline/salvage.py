@@ -14,34 +14,17 @@ from typing import TextIO
 
 import attrs
 
-from trio_mq.errors import ConfigError
 from trio_mq.lookinside.lines import without_checksum
 from trio_mq.lookinside.records import lot_records
 from trio_mq.lookinside.shown import as_line
 from trio_mq.offline.rehearsal import Rehearsal
+from trio_mq.store.disk import Naming
 
 LINES_AT_ONCE = 2000
 
 
-def open_target(path: str, root: str) -> TextIO:
-    """A new file outside of the store at `root`; ConfigError for a path that is none."""
-    real, store = os.path.realpath(path), os.path.realpath(root)
-    if real == store or real.startswith(store + os.sep):
-        raise ConfigError(
-            f"--salvage {path}: that is inside of the store; choose a place outside of it"
-        )
-    try:
-        return open(path, "x", encoding="utf-8", newline="\n")
-    except FileExistsError as error:
-        raise ConfigError(
-            f"--salvage {path}: it is there already; nothing is overwritten, choose another name or move it away"
-        ) from error
-    except OSError as error:
-        raise ConfigError(f"--salvage {path}: {error.strerror}") from error
-
-
 async def salvage(rehearsal: Rehearsal, target: TextIO) -> int:
-    """Write all records that a start would cut off; returns how many."""
+    """Write all records that a start would cut off, durably; returns how many. An OSError names the file."""
     lines = _lines(rehearsal)
     count = 0
     while written := await rehearsal.run_blocking(partial(_write_some, lines, target)):
@@ -60,11 +43,13 @@ def _lines(rehearsal: Rehearsal) -> Iterator[str]:
 def _write_some(lines: Iterator[str], target: TextIO) -> int:
     count = 0
     for line in islice(lines, LINES_AT_ONCE):
-        target.write(line + "\n")
+        with Naming(target.name):
+            target.write(line + "\n")
         count += 1
     return count
 
 
 def _finish(target: TextIO) -> None:
-    target.flush()
-    os.fsync(target.fileno())
+    with Naming(target.name):
+        target.flush()
+        os.fsync(target.fileno())

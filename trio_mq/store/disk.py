@@ -156,7 +156,7 @@ class Disk(Protocol):
         ...
 
 
-class _Naming:
+class Naming:
     """Makes errors of the system name a path: calls on a descriptor do not, and users have to know it."""
 
     def __init__(self, path: str) -> None:
@@ -175,7 +175,7 @@ class RealFile:
 
     def __init__(self, path: str, flags: int) -> None:
         self.path = path
-        self._naming = _Naming(path)
+        self._naming = Naming(path)
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def read(self, size: int, offset: int) -> bytes:
@@ -327,7 +327,7 @@ class RealDisk:
         """See :class:`Disk`."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with _Naming(path):
+            with Naming(path):
                 os.fsync(fd)
         finally:
             os.close(fd)
@@ -353,7 +353,7 @@ class RealDisk:
             raise StoreLocked(
                 f"{path} is locked by another process ({error.strerror})", owner=owner
             ) from error
-        with _Naming(path):
+        with Naming(path):
             os.pwrite(fd, content, 0)
         return RealLock(fd)
 
