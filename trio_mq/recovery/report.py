@@ -1,4 +1,7 @@
-"""What a recovery found and did, for people, for the ready line and for the log."""
+"""What a recovery found and did, for people, for the ready line and for the log.
+
+In: facts from :mod:`trio_mq.recovery.recover`, phase by phase. Out: a line of text, or a table for JSON.
+"""
 
 from __future__ import annotations
 

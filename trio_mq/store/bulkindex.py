@@ -1,8 +1,8 @@
 """Keys of many records at once, with numpy: the same entries as :class:`trio_mq.store.keys.KeyHasher` and
 :meth:`trio_mq.store.indexfile.IndexFile.insert` give, byte for byte, at a third of the time.
 
-In: stored records. Out: keys that can be put into index files. Imported by the dispatcher only when numpy is installed
-and there is much to do; nothing depends on it.
+In: stored records, or their property texts. Out: keys that can be put into index files. Imported by the dispatcher when
+there is much to do, and by recovery, only where numpy is installed; nothing depends on it.
 """
 
 from __future__ import annotations
