@@ -272,7 +272,9 @@ def test_every_way_comes_to_the_same_and_to_what_the_model_says(plan, monkeypatc
             if path == "abort" and not plan.crashed:
                 continue  # who recovers closes, too
             again.write(again.path(path), data)
-        if found.refusal is None and "lose segment" not in plan.damages:
+        # After a clean stop a start reads no more than it has to: what it has not seen, a later one may see.
+        seen = plan.crashed or len(plan.damages) < 2
+        if found.refusal is None and seen and "lose segment" not in plan.damages:
             second = await outcome(again, Path.BATCH, concurrently=True)
             assert second.refusal is None
             assert second.report["log_end"] == found.report["log_end"]

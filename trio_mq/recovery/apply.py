@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
 import attrs
 
@@ -30,6 +31,9 @@ from trio_mq.store.segments import Segments, warmed
 from trio_mq.store.store import StoreParts
 
 log = logging.getLogger("trio_mq.recovery.apply")
+
+#: Entries before the end of a queue that are looked at one by one when it is cut: those of two pages.
+CLOSE_ENTRIES: Final = 400
 
 
 # -- loading -------------------------------------------------------------------------------------------------
@@ -79,7 +83,7 @@ def open_queue(queue: BaseQueue, tail: QueueTail) -> None:
 def cut_queue(queue: BaseQueue, log_end: int) -> str:
     """Remove the entries of records at or behind the log's end. Returns a note about it."""
     files, before = queue.files, queue.max_offset
-    end = position_of(queue, log_end)
+    end = _end_before(queue, log_end)
     files.open_at(end)
     _, queue.indexed_to, max_offset = last_record(files.segments, files.entry_bytes, end)
     if isinstance(queue, BatchConsumeQueue):
@@ -91,6 +95,27 @@ def cut_queue(queue: BaseQueue, log_end: int) -> str:
         f"queue {queue.topic}/{queue.queue_id} ends at offset {queue.max_offset} instead of {before}, "
         f"since the log ends at {log_end}"
     )
+
+
+def _end_before(queue: BaseQueue, log_end: int) -> int:
+    """Where the first entry of a record at or behind `log_end` is.
+
+    Found by bisection; but a torn entry says any offset, so what lies close before is looked at one by one.
+    """
+    files = queue.files
+    end = position_of(queue, log_end)
+    while end > files.segments.start:
+        begin = max(files.segments.segment_of(end - 1), end - CLOSE_ENTRIES * files.entry_bytes)
+        data = files.segments.read(end - begin, begin)
+        behind = [
+            at
+            for at in range(0, len(data), files.entry_bytes)
+            if int.from_bytes(data[at : at + 8], "big") >= log_end
+        ]
+        if not behind:
+            break
+        end = begin + behind[0]
+    return end
 
 
 def tidy_queue(queue: BaseQueue, tail: QueueTail) -> None:
