@@ -238,7 +238,8 @@ def test_the_pool_closes_files_that_were_not_used_for_long(disk, root):
     [
         (1024, 4, 256),
         (1024, 16, 64),
-        (100, 4, 64),
+        (100, 4, 25),
+        (64, 16, 8),
         (1 << 20, 4, 4096),
         (resource.RLIM_INFINITY, 4, 4096),
     ],

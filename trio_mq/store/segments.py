@@ -27,8 +27,9 @@ T = TypeVar("T")
 log = logging.getLogger("trio_mq.store.segments")
 
 NAME_DIGITS = 20
-#: Open files of one pool, whatever the process may have: files are opened when they are used.
-LEAST_FILES, MOST_FILES = 64, 4096
+#: Open files of one pool, whatever the process may have: files are opened when they are used. Few are enough, and state
+#: files need descriptors, too.
+LEAST_FILES, MOST_FILES = 8, 4096
 #: Open files of one row that a thread has for itself.
 LENT_FILES = 4
 #: Bytes that are made zeros in one go.
