@@ -215,6 +215,31 @@ async def test_the_first_file_of_a_queue_is_missed_too(world: World, crashed: bo
     assert world.files("consumequeue") == before
 
 
+@pytest.mark.parametrize("last_is_missing", [False, True])
+async def test_files_that_expired_before_a_crash_are_not_missed(
+    world: World, last_is_missing: bool
+):
+    """The list is of the last clean stop, and the queues begin later now: the log is not gone over for that."""
+    offsets = await world.filled(6 * QUEUE_FILE_ENTRIES, queues=2)
+    async with world.life(kill=True) as store:
+        segments = store.log.segments
+        for start in sorted({offset - offset % SEGMENT_BYTES for offset in offsets[:150]}):
+            world.disk.remove(segments.detach(start))
+        for queue in store.queues:
+            queue.trim(segments.start)
+        left = world.disk.list_dir(world.path("consumequeue/T/0"))
+        assert left[0] != "0" * 20
+        expected = everything(store)
+    if last_is_missing:
+        world.disk.remove(world.path(f"consumequeue/T/0/{left[-1]}"))
+    async with world.life() as store:
+        assert everything(store) == expected
+        assert not any("lost their files" in note for note in world.report.notes)
+        if not last_is_missing:
+            assert world.report.walked_from > segments.start
+    assert world.disk.list_dir(world.path("consumequeue/T/0")) == left
+
+
 async def test_files_that_have_expired_are_not_missed(world: World):
     offsets = await world.filled(6 * QUEUE_FILE_ENTRIES, queues=2)
     gone = {offset - offset % SEGMENT_BYTES for offset in offsets[:150]}

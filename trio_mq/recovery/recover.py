@@ -33,6 +33,7 @@ from trio_mq.recovery.report import RecoveryReport
 from trio_mq.recovery.scan import (
     IndexState,
     QueueTail,
+    has_expired_before,
     next_record,
     record_at,
     scan_index,
@@ -170,7 +171,7 @@ class _Recovery:
 
         queues = list(self._parts.queues)
         self._tails = dict(zip(queues, await self._for_each_queue(queues, look), strict=True))
-        self._look_for_lost()
+        await self._run(self._look_for_lost)
         holed = [queue for queue, tail in self._tails.items() if tail.hole]
         if holed and self._report.clean:
             self._report.clean = False
@@ -186,7 +187,11 @@ class _Recovery:
             queue = parts.queues.get(topic, queue_id)
             if queue is None or queue.files.segments.empty:
                 self._lost.append(f"{topic}/{queue_id}")
-            elif bounds.max_offset and queue.min_offset > bounds.min_offset:
+            elif (
+                bounds.max_offset
+                and queue.min_offset > bounds.min_offset
+                and not has_expired_before(queue, parts.log.segments.start)
+            ):
                 self._lost.append(f"{topic}/{queue_id}")  # its first files
             elif self._tails[queue].max_offset < bounds.max_offset:
                 self._tails[queue] = attrs.evolve(self._tails[queue], hole=True)

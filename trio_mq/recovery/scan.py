@@ -289,6 +289,14 @@ def last_record(segments: Segments, entry_bytes: int, end: int) -> tuple[int, in
     return -1, -1, end // entry_bytes
 
 
+def has_expired_before(queue: BaseQueue, log_start: int) -> bool:
+    """Whether the first entry of a queue leads to the log's begin or before it: then nothing is missed before it."""
+    segments = queue.files.segments
+    entry = segments.read(queue.files.entry_bytes, segments.start)
+    log_offset, size, _ = QUEUE_ENTRY.unpack_from(entry)
+    return bool(0 < size != PRE_BLANK_SIZE and log_offset <= log_start)
+
+
 def position_of(queue: BaseQueue, log_offset: int) -> int:
     """Position of the first entry of a record at or behind `log_offset`, else the queue's written end."""
     files = queue.files
