@@ -40,7 +40,7 @@ def spoil(world: World, how: str, which: int, where: int, length: int) -> None:
         world.write(path, made.get(how, bytes([data[at] ^ 1])), at)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(CUTS, min_size=1, max_size=3), st.booleans())
 def test_a_dry_run_tells_what_a_recovery_does(cuts: list[tuple], kill: bool):
     trio.run(damaged, cuts, kill)

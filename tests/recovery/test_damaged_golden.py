@@ -146,13 +146,17 @@ def assert_log(files: Files, found: Recovered, expected: Expected) -> None:
 def test_a_tail_torn_at_any_byte_of_the_last_two_records() -> None:
     """The rest of the store is left out for speed: an end is where it is, whatever lies far before.
 
-    The paths take turns. Both records have the same odd size, so each byte of a record meets both.
+    The paths take turns. Both records have the same odd size, so each byte of a head meets both; of the rest, which is
+    body and properties, every third byte is enough.
     """
     assert BEFORE_LAST["size"] == LAST["size"] == 453
+    head = 100
     kept = (segment_path(LAST_SEGMENT), f"consumequeue/{HALF}/", "abort")
     whole = {path: data for path, data in golden("crash").items() if path.startswith(kept)}
     first = BEFORE_LAST["offset"]
     for end in range(first, END + 1):
+        if (end - first) % LAST["size"] > head and end % 3 and END - end > 3:
+            continue
         files = dict(whole)
         tear(files, end)
         found = start(files, list(LogPath)[end % 2], read=False)

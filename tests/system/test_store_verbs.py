@@ -53,7 +53,7 @@ async def test_a_store_that_is_being_written_is_sound(serve: Starter) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, send_on)
             try:
-                for _ in range(3):
+                for _ in range(2):
                     done = await trio.to_thread.run_sync(partial(store, "verify", root, "--json"))
                     found = json.loads(done.stdout)
                     assert (done.returncode, found["findings"]) == (0, []), done.stdout
