@@ -224,6 +224,8 @@ def lots(segments: Segments, begin: int, end: int, *, path: Path, check_crc: boo
 
 
 class _Loss:
+    """Takes lots behind a cut, and counts what is lost with them."""
+
     def __init__(self, begin: int) -> None:
         self.begin = self.end = self.at = begin
         self.records = self.bytes = 0
