@@ -76,7 +76,7 @@ async def test_the_next_whole_record_is_found_wherever_it_begins(world: World):
     async with world.life() as store:
         offsets = [world.send(store, b"body %d" % n * n) for n in range(60)]
         store.commit()
-        inner = store.log.read_waiting(300, offsets[30])
+        inner = store.log.segments.read(300, offsets[30])
         offsets += [world.send(store, inner), world.send(store, b"last")]
     parts = await world.recover()
     try:

@@ -305,7 +305,6 @@ def test_reads_end_with_the_segment_and_with_what_is_written():
     assert log.read(1, 160) == b""
     assert log.read(1, -1) == b""
     assert log.read(1, 10_000) == b""
-    assert log.read_waiting(500, 100) == b"b" * 60
     log.segments.drop_segment(0)
     assert log.read(10, 50) == b""
     assert log.start == SIZE
@@ -320,7 +319,6 @@ def test_cold_data_is_told():
     with pytest.raises(ColdData) as caught:
         log.read(3, 0)
     assert caught.value.warm() == b"abc"
-    assert log.read_waiting(3, 0) == b"abc"
 
 
 @given(

@@ -150,11 +150,6 @@ class CommitLog:
         size = self._within(size, offset)
         return self.segments.read_cached(size, offset) if size > 0 else b""
 
-    def read_waiting(self, size: int, offset: int) -> bytes:
-        """As :meth:`read`, but waits for the disk. For worker threads and start-up."""
-        size = self._within(size, offset)
-        return self.segments.read(size, offset) if size > 0 else b""
-
     def _within(self, size: int, offset: int) -> int:
         if offset < 0 or not self.segments.has(offset):
             return 0
