@@ -244,9 +244,8 @@ def leads_to_record(queue: BaseQueue, log: LogFiles, position: int) -> bool:
     log_offset, size, _ = QUEUE_ENTRY.unpack_from(entry)
     if size == PRE_BLANK_SIZE:
         return True
-    if not segments.has(
-        log_offset
-    ):  # gone with its file; but half an entry says some smaller offset
+    if not segments.has(log_offset):
+        # Gone with its file; but half an entry says some smaller offset.
         return bool(log_offset < segments.end) and _follows(queue, position, log_offset)
     record = record_at(log, log_offset, check_crc=False)
     if not isinstance(record, Whole) or record.size != size:
