@@ -278,12 +278,17 @@ async def test_shifted_offsets(memory_world: World) -> None:
     assert "by 1 " in found[2]
 
 
-async def test_a_wrong_batch_entry(memory_world: World) -> None:
-    memory_world.batch_topics.add("B")
-    async with memory_world.life() as store:
+async def with_batch_queue(world: World) -> str:
+    """The file of a batch queue with eight batches of three messages."""
+    world.batch_topics.add("B")
+    async with world.life() as store:
         for _ in range(8):
-            memory_world.send_batch(store, [b"x"] * 3)
-    path = memory_world.path(f"batchconsumequeue/B/0/{0:020d}")
+            world.send_batch(store, [b"x"] * 3)
+    return world.path(f"batchconsumequeue/B/0/{0:020d}")
+
+
+async def test_a_wrong_batch_entry(memory_world: World) -> None:
+    path = await with_batch_queue(memory_world)
     memory_world.write(path, b"\0\4", 2 * BATCH_QUEUE_ENTRY_SIZE + 36)
     (found,) = queue_faults(checked(memory_world))
     assert found[:2] == (Kind.QUEUE_WRONG, 1)
@@ -291,11 +296,7 @@ async def test_a_wrong_batch_entry(memory_world: World) -> None:
 
 
 async def test_empty_entries_in_a_batch_queue(memory_world: World) -> None:
-    memory_world.batch_topics.add("B")
-    async with memory_world.life() as store:
-        for _ in range(8):
-            memory_world.send_batch(store, [b"x"] * 3)
-    path = memory_world.path(f"batchconsumequeue/B/0/{0:020d}")
+    path = await with_batch_queue(memory_world)
     memory_world.write(path, bytes(2 * BATCH_QUEUE_ENTRY_SIZE), 2 * BATCH_QUEUE_ENTRY_SIZE)
     (found,) = queue_faults(checked(memory_world))
     assert found[:2] == (Kind.QUEUE_LACKS, 2)
@@ -303,11 +304,7 @@ async def test_empty_entries_in_a_batch_queue(memory_world: World) -> None:
 
 
 async def test_a_wrong_time_in_a_batch_entry(memory_world: World) -> None:
-    memory_world.batch_topics.add("B")
-    async with memory_world.life() as store:
-        for _ in range(8):
-            memory_world.send_batch(store, [b"x"] * 3)
-    path = memory_world.path(f"batchconsumequeue/B/0/{0:020d}")
+    path = await with_batch_queue(memory_world)
     memory_world.write(path, b"\1", 2 * BATCH_QUEUE_ENTRY_SIZE + 20)
     memory_world.write(path, b"\1", 4 * BATCH_QUEUE_ENTRY_SIZE + 45)
     assert [kind for kind, _, _ in queue_faults(checked(memory_world))] == [Kind.QUEUE_WRONG] * 2
