@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import attrs
 import pytest
 
 from trio_mq.recovery.apply import cut_log
@@ -39,12 +40,14 @@ async def kills(
     keep: Keep, reorder: bool, *, separate: bool = False, at: int = DAMAGED, **changes: object
 ) -> AsyncIterator[tuple[World, dict[int, bytes]]]:
     """The same damaged store again and again, its next start cut off one operation later each time."""
+    made = TwoFileSystems() if separate else MemoryDisk()
+    settings = {**({"commit_log_path": "log"} if separate else {}), **changes}
+    first = World.make(made, "store", **settings)
+    cut = await damaged(first, at=at)
+    made.crash(0, keep="all")
     for number in range(1, 500):
-        disk = TwoFileSystems() if separate else MemoryDisk()
-        settings = {**({"commit_log_path": "log"} if separate else {}), **changes}
-        world = World.make(disk, "store", **settings)
-        cut = await damaged(world, at=at)
-        disk.crash(0, keep="all")
+        disk = made.clone()
+        world = attrs.evolve(first, disk=disk)
         disk.kill_at(number)
         try:
             await world.restart()
@@ -167,12 +170,14 @@ async def test_no_stale_record_comes_back_after_writing_over_it(keep: Keep, reor
 
     The next stale record would begin where the new one ends, with an offset that fits.
     """
+    made = MemoryDisk()
+    first = World.make(made, "store")
+    cut = await damaged(first, at=at)
+    made.crash(0, keep="all")
+    body = b"body %d" % at
     for number in range(1, 500):
-        disk = MemoryDisk()
-        world = World.make(disk, "store")
-        cut = await damaged(world, at=at)
-        disk.crash(0, keep="all")
-        body = b"body %d" % at
+        disk = made.clone()
+        world = attrs.evolve(first, disk=disk)
         disk.kill_at(number)
         try:
             written = await write_over(world, body)

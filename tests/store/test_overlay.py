@@ -98,7 +98,7 @@ def differences(one: bytes, other: bytes) -> int:
 
 def test_what_is_written_shows_in_every_open_file_and_never_in_the_base(base, path):
     before, modified_ms = get(base, path), base.modified_ms(path)
-    overlay = OverlayDisk(base)
+    overlay = OverlayDisk(base, clock=ManualClock(modified_ms + 1000))
     writer, reader = overlay.open(path), overlay.open(path, readonly=True)
     assert reader.read(20_000_000, 0) == before
     writer.write(b"XYZ", 4094)
@@ -107,7 +107,7 @@ def test_what_is_written_shows_in_every_open_file_and_never_in_the_base(base, pa
     assert reader.read_cached(8, 4090) == wanted[4090:4098]
     writer.close()
     assert get(overlay, path) == wanted
-    assert overlay.modified_ms(path) > modified_ms
+    assert overlay.modified_ms(path) == modified_ms + 1000
     reader.close()
     assert overlay.changes() == [Change(path, "changed", 3, len(before), len(before))]
     assert (get(base, path), base.modified_ms(path)) == (before, modified_ms)

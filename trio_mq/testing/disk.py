@@ -34,7 +34,7 @@ import os
 import posixpath
 import random
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import trio
 
@@ -201,13 +201,13 @@ class MemoryDisk(Faults):
 
     # -- faults and crashes
 
-    def clone(self, *, clock: Clock | None = None) -> MemoryDisk:
+    def clone(self, *, clock: Clock | None = None) -> Self:
         """A disk of its own with the same content, what is not synced included, and without faults.
 
         No file of it is open and no lock held: it is what :meth:`crash` would start from. Its
         operations count from 1. Bytes are shared until one of the two disks changes them.
         """
-        copy = MemoryDisk(clock=clock or self._clock, capacity_bytes=self.capacity_bytes)
+        copy = type(self)(clock=clock or self._clock, capacity_bytes=self.capacity_bytes)
         copy._ticks_ms = self._ticks_ms
         copy._names = self._names.copy()
         return copy
