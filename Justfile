@@ -15,6 +15,10 @@ setup:
 test *args:
     {{bin}}python -m pytest {{args}}
 
+# what `test` leaves out: sweeps, and whole processes under load
+test-slow *args:
+    {{bin}}python -m pytest -m slow {{args}}
+
 # tests with real peers and clients (Java 17, Maven, Go); --broker apache tests the tests
 interop *args:
     {{bin}}python -m pytest tests/interop {{args}}

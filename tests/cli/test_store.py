@@ -235,6 +235,7 @@ def test_export_of_an_unknown_topic_ends_with_1(golden: str) -> None:
     assert run("store", "export", golden).code == 64
 
 
+@pytest.mark.slow
 def test_a_store_that_a_broker_has_open(tmp_path: Path) -> None:
     """Everything but the import works; the broker notices nothing, and takes what an import adds after its stop."""
     root = str(tmp_path / "store")

@@ -46,6 +46,8 @@ from trio_mq.recovery.paths import Path as LogPath
 from trio_mq.testing.clock import ManualClock
 from trio_mq.testing.disk import MemoryDisk
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "damage-and-apache.md"
 ROOT = "/store"
 

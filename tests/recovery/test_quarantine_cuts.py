@@ -16,6 +16,8 @@ from trio_mq.testing.disk_state import Keep
 from .cuts import DAMAGED, TwoFileSystems, damaged, held, manifest_of, segment_names
 from .stores import SEGMENT_BYTES, World, everything
 
+pytestmark = pytest.mark.slow
+
 KEEPS: list[tuple[Keep, bool]] = [("none", False), ("some", False), ("some", True), ("all", False)]
 """What of the unsynced changes a power cut leaves, and whether names come back in any order."""
 

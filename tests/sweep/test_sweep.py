@@ -29,6 +29,8 @@ from tests.sweep.sweep import (
 from tests.sweep.workload import ROOT, Recording, deterministically, record
 from trio_mq.recovery.paths import Path
 
+pytestmark = pytest.mark.slow
+
 SEED, CUTS_EVERY = 2, 30
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.system.processes import Starter
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("zone", "offset", "name"), [("UTC", "+00:00", "UTC"), ("Asia/Shanghai", "+08:00", "CST")]

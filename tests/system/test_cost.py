@@ -16,6 +16,8 @@ from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
 from trio_mq.protocol.frames import FrameReader
 
+pytestmark = pytest.mark.slow
+
 MB = 1_000_000
 IDLE_LIMIT_BYTES = 80 * MB
 BUSY_LIMIT_BYTES = 120 * MB

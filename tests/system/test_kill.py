@@ -13,6 +13,8 @@ from trio_mq.protocol import command, headers
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
 
+pytestmark = pytest.mark.slow
+
 QUEUES = 4
 
 

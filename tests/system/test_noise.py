@@ -9,11 +9,15 @@ import struct
 import time
 from contextlib import ExitStack
 
+import pytest
+
 from tests.system.client import Client, Gone, pull_header, send_header
 from tests.system.processes import SMALL_FILES, Serving, Starter, free_ports, wait_for
 from trio_mq.protocol import command, headers
 from trio_mq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from trio_mq.protocol.command import Command
+
+pytestmark = pytest.mark.slow
 
 SECONDS = 3.0
 SEED = int(os.environ.get("NOISE_SEED", "20261129"))

@@ -15,6 +15,8 @@ from tests.system.client import Client
 from tests.system.processes import SMALL_FILES, Serving, Starter
 from tests.system.stores import RawStore
 
+pytestmark = pytest.mark.slow
+
 QUEUES = 4
 
 

@@ -6,8 +6,12 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.system.processes import Starter, wait_for
 from tests.system.stores import RawStore
+
+pytestmark = pytest.mark.slow
 
 NULS = bytes(180)
 GARBAGE = b"\x93\x00 no JSON \xff" * 9

@@ -8,10 +8,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.system.client import Client
 from tests.system.processes import SMALL_FILES, Starter
+
+pytestmark = pytest.mark.slow
 
 QUEUES = 4
 
