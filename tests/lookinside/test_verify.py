@@ -21,7 +21,6 @@ from trio_mq.protocol.layout import (
     index_slot_position,
 )
 from trio_mq.protocol.verdict import Whole
-from trio_mq.recovery.columns import ColumnLot
 
 from .support import checked, kinds
 
@@ -73,6 +72,9 @@ async def test_columns_are_compared_as_columns(
     memory_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sound store with numpy: records are made only of what does not come in columns."""
+    pytest.importorskip("numpy")
+    from trio_mq.recovery.columns import ColumnLot
+
     await memory_world.filled(150)
     made: list[int] = []
     real = ColumnLot.records
