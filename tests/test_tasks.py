@@ -16,6 +16,8 @@ from trio_mq.tasks import (
     Scheduler,
     Watermark,
     describe,
+    first_failure,
+    leaves,
     restart,
     stage,
 )
@@ -342,6 +344,27 @@ async def test_damage_and_our_own_mistakes_are_never_retried(error: Exception) -
         await scheduler.run()
     assert describe(caught.value) == describe(error)
     assert len(began) == 1
+
+
+def test_leaves_come_in_their_order() -> None:
+    first, second, third = ValueError("1"), OSError("2"), KeyError("3")
+    nested = BaseExceptionGroup("", [ExceptionGroup("", [first, second]), third])
+    assert list(leaves(nested)) == [first, second, third]
+    assert list(leaves(third)) == [third]
+
+
+async def test_the_first_failure_is_what_a_task_raised_and_not_what_it_cancelled() -> None:
+    caught: list[BaseException] = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled as cancelled:
+            caught.append(cancelled)
+            raise
+    broken = OSError("broken")
+    assert first_failure(BaseExceptionGroup("", caught)) is caught[0]
+    assert first_failure(BaseExceptionGroup("", [*caught, broken])) is broken
 
 
 async def test_cancelling_ends_work_at_once(autojump_clock: trio.testing.MockClock) -> None:

@@ -57,7 +57,7 @@ from trio_mq.recovery.report import RecoveryReport
 from trio_mq.store.checkpoint import take_lock
 from trio_mq.store.disk import Disk, RealDisk
 from trio_mq.store.store import Store, StoreParts, open_parts
-from trio_mq.tasks import stage
+from trio_mq.tasks import leaves, stage
 
 log = logging.getLogger("trio_mq.system")
 
@@ -124,18 +124,11 @@ def run_serve(settings: Settings, *, ready_json: bool, log_json: bool) -> int:
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error that explains a group best: one of ours before any other."""
-    leaves: list[BaseException] = []
-    todo: list[BaseException] = [group]
-    while todo:
-        error = todo.pop()
-        if isinstance(error, BaseExceptionGroup):
-            todo += reversed(error.exceptions)
-        else:
-            leaves.append(error)
-    ours = [e for e in leaves if isinstance(e, TrioMQError)]
+    found = list(leaves(group))
+    ours = [e for e in found if isinstance(e, TrioMQError)]
     if ours:
         return ours[0]
-    failed = leaves[0]
+    failed = found[0]
     if not isinstance(failed, OSError):
         return failed
     kind = StoreFull if failed.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
@@ -188,8 +181,7 @@ async def run_system(
             advertised, host = await _advertised(settings, sockets)
             progress = Progress()
             async with stage() as telling:
-                log_dir = settings.store.commit_log_dir
-                telling.start_soon(tell, progress, disk, log_dir, sockets.broker, supervisor)
+                telling.start_soon(tell, progress, sockets.broker, supervisor)
                 parts, tables, report = await _recovered_store(
                     settings, disk, clock, stack, progress
                 )
@@ -199,7 +191,7 @@ async def run_system(
         await store.start()
         await stack.enter_async_context(_running("store", store.run, failures, store.close))
         broker = Broker(settings, store, tables, clock, str(advertised))
-        tables.offsets.table.clamp_all(partial(_max_offset, store, broker.topics))
+        tables.clamp_progress(store.queues)
         await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
         await stack.enter_async_context(_listening(sockets.broker, broker.face))
         registrar = Registrar(
@@ -357,9 +349,7 @@ async def _recovered(
     choices = attrs.evolve(
         Choices.of(parts.settings),
         progress=progress.tell,
-        expected=[
-            (t, q) for t, q in tables.offsets.table.read_queues() if topics.get(t) is not None
-        ],
+        expected=tables.read_queues(),
     )
     report = await recover(parts, choices)
     return parts, tables, report
@@ -368,17 +358,6 @@ async def _recovered(
 def _is_batch(topics: TopicTable, topic: str) -> bool:
     config = topics.get(topic)
     return config is not None and config.attributes.get("queue.type") == "BatchCQ"
-
-
-def _max_offset(store: Store, topics: TopicTable, topic: str, queue_id: int) -> int | None:
-    """Where a queue ends, for the consumers' progress; None when nobody knows such a queue."""
-    queue = store.queue(topic, queue_id)
-    if queue is not None:
-        return queue.max_offset
-    config = topics.get(topic)
-    if config is None or queue_id >= max(config.read_queue_nums, config.write_queue_nums):
-        return None
-    return 0  # the next message is its first one, whatever was there before
 
 
 # -- stages --------------------------------------------------------------------------------------------------

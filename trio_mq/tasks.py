@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -92,6 +92,21 @@ async def restart(
         log.warning("%s ended: %s; again in %g s", name, reason, delay_s)
         await trio.sleep(delay_s)
         delay_s = min(2 * delay_s, longest_delay_s)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group, in their order; an error by itself is its own leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from leaves(part)
+    else:
+        yield error
+
+
+def first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error of the task that failed first, or else what stopped the nursery from outside."""
+    found = list(leaves(group))
+    return next((e for e in found if not isinstance(e, trio.Cancelled)), found[0])
 
 
 def describe(error: BaseException) -> str:

@@ -40,11 +40,11 @@ async def test_the_share_is_that_of_what_a_phase_goes_through(told, percent):
     assert at(*told).percent == percent
 
 
-async def test_the_files_say_how_far_the_log_goes_when_nobody_else_does():
-    """Without queues the end that recovery knows is where it is."""
+async def test_the_share_falls_when_the_end_turns_out_to_be_further_on():
+    """Without queues the end that is known may be where recovery is, before the log's files were looked at."""
     progress = at(("log", 100, 100), ("log", 200, 200))
     assert progress.percent == 100
-    progress.log_end = 500
+    progress.tell("log", 200, 500)
     assert progress.percent == 25
     assert "offset 200 of 500" in progress.text()
     progress.tell("settle", 0, 0)

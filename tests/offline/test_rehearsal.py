@@ -167,6 +167,17 @@ async def test_many_keys_are_told_in_part(world: World):
     assert not found.lost.all_keys
 
 
+async def test_progress_in_a_queue_that_lost_everything_is_told(world: World):
+    """Case C052, as a start of the broker does it: the topic is known, nothing of the queue is there."""
+    topic = b'{"topicName":"T","readQueueNums":9,"writeQueueNums":9,"perm":6}'
+    world.write(world.path("config/topics.json"), b'{"topicConfigTable":{"T":%s}}' % topic)
+    world.write(world.path("config/consumerOffset.json"), b'{"offsetTable":{"T@G":{8:500,9:7}}}')
+    await world.filled(20)
+    found = await inspect(world)
+    (change,) = found.offset_changes
+    assert (change.queue_id, change.before, change.after) == (8, 500, 0)
+
+
 async def test_progress_that_is_ahead_of_a_cut_log_is_told(world: World):
     offsets = await damaged_behind(world)
     content = b'{"offsetTable":{"Late@group":{0:15,1:3}}}'

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 from typing import Final
 
 import attrs
@@ -26,8 +24,6 @@ from trio_mq.protocol import command as commands
 from trio_mq.protocol.bodies import KVTable
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.frames import RawFrame
-from trio_mq.store.disk import Disk
-from trio_mq.store.log import reaches
 
 log = logging.getLogger("trio_mq.broker.starting")
 
@@ -41,8 +37,7 @@ PROGRESS_S: Final = 5.0
 class Progress:
     """How far a recovery is. `begin`, `offset` and `end` are log offsets of what `phase` goes through.
 
-    A phase may begin further back when it turns out that it has to; then its share falls. The end of the log is only
-    known when it is reached: `log_end` is what its files look like.
+    A phase may begin further back when it turns out that it has to; then its share falls.
     """
 
     began_s: float = attrs.field(factory=trio.current_time)
@@ -50,7 +45,6 @@ class Progress:
     begin: int = 0
     offset: int = 0
     end: int = 0
-    log_end: int = 0
 
     def tell(self, phase: str, offset: int, end: int) -> None:
         """What recovery calls; `end` is the end as far as it is known."""
@@ -61,12 +55,9 @@ class Progress:
     @property
     def percent(self) -> int | None:
         """Share of the phase that is done; None for a phase without offsets."""
-        end = self._end
-        return 100 * (self.offset - self.begin) // (end - self.begin) if end > self.begin else None
-
-    @property
-    def _end(self) -> int:
-        return max(self.end, self.log_end) if self.end > 0 else 0
+        if self.end <= self.begin:
+            return None
+        return 100 * (self.offset - self.begin) // (self.end - self.begin)
 
     def text(self) -> str:
         """One line for people."""
@@ -74,7 +65,7 @@ class Progress:
         if self.percent is None:
             return f"recovering (phase {self.phase}), for {for_s} s now"
         return (
-            f"recovering {self.percent} % (phase {self.phase}, offset {self.offset} of {self._end}), "
+            f"recovering {self.percent} % (phase {self.phase}, offset {self.offset} of {self.end}), "
             f"for {for_s} s now"
         )
 
@@ -121,17 +112,9 @@ class StartingFace:
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
 
 
-async def tell(
-    progress: Progress,
-    disk: Disk,
-    log_directory: str,
-    listeners: Sequence[Listener],
-    supervisor: Supervisor,
-) -> None:
+async def tell(progress: Progress, listeners: Sequence[Listener], supervisor: Supervisor) -> None:
     """Answer whoever asks, and tell the service manager, how far a long recovery is; until cancelled."""
     await trio.sleep(ANSWER_AFTER_S)
-    with suppress(OSError):  # recovery will say what is wrong with the disk
-        progress.log_end = await disk.run(partial(reaches, disk, log_directory))
     # The end of serving closes its listeners, and the broker needs these.
     doubles = [Listener(one.sock.dup(), one.address) for one in listeners]
     async with trio.open_nursery() as nursery:

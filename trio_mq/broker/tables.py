@@ -32,13 +32,15 @@ import trio
 
 from trio_mq.broker.aside import keep_aside
 from trio_mq.broker.groups import GroupTable
-from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.offsets import Clamped, ConsumerOffsets
 from trio_mq.broker.topics import TopicTable
 from trio_mq.broker.unused import keep_spoilt_aside
 from trio_mq.clock import Clock
 from trio_mq.errors import BodyError, StoreDamaged, StoreError, StoreFull
 from trio_mq.protocol import jsondialect
 from trio_mq.store.disk import Disk
+from trio_mq.store.queuetable import QueueTable
+from trio_mq.store.roster import QueueKey
 
 log = logging.getLogger("trio_mq.broker.tables")
 
@@ -229,6 +231,26 @@ class BrokerTables:
     def files(self) -> tuple[LoadedStateFile[Any], ...]:
         """All of them, in the order in which they are saved: offsets mention topics and groups."""
         return (self.topics, self.groups, self.offsets)
+
+    def read_queues(self) -> list[QueueKey]:
+        """Queues of known topics that a group has read from: those had messages."""
+        topics = self.topics.table
+        read = self.offsets.table.read_queues()
+        return [(topic, queue_id) for topic, queue_id in read if topics.get(topic) is not None]
+
+    def clamp_progress(self, queues: QueueTable) -> list[Clamped]:
+        """Set back consumers' progress that lies behind the end of its queue; returns what was changed."""
+
+        def max_offset(topic: str, queue_id: int) -> int | None:
+            queue = queues.get(topic, queue_id)
+            if queue is not None:
+                return queue.max_offset
+            config = self.topics.table.get(topic)
+            if config is None or queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+                return None  # nobody knows such a queue
+            return 0  # the next message is its first one, whatever was there before
+
+        return self.offsets.table.clamp_all(max_offset)
 
 
 async def load_tables(

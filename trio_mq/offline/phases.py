@@ -8,7 +8,6 @@ progress. Called by a rehearsal and by a recovery that is carried out; ``trio-mq
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import attrs
 
@@ -18,7 +17,6 @@ from trio_mq.offline.statefiles import Tables, save_mended
 from trio_mq.recovery.inspection import OffsetChange, StateFinding
 from trio_mq.recovery.recover import Choices, recover
 from trio_mq.recovery.report import RecoveryReport
-from trio_mq.store.queuetable import QueueTable
 from trio_mq.store.store import StoreParts
 
 
@@ -41,16 +39,9 @@ async def recover_parts(
         groups=tables.groups,
         offsets=tables.offsets,
     )
-    topics, read = loaded.topics.table, loaded.offsets.table.read_queues()
-    expected = [(topic, queue_id) for topic, queue_id in read if topics.get(topic) is not None]
-    report = await recover(parts, attrs.evolve(choices, expected=expected))
-    clamped = loaded.offsets.table.clamp_all(partial(_max_offset, parts.queues))
+    report = await recover(parts, attrs.evolve(choices, expected=loaded.read_queues()))
+    clamped = loaded.clamp_progress(parts.queues)
     if findings is not None:
         await save_mended(loaded, findings)
     changes = tuple(OffsetChange(c.group, c.topic, c.queue_id, c.before, c.after) for c in clamped)
     return report, changes
-
-
-def _max_offset(queues: QueueTable, topic: str, queue_id: int) -> int | None:
-    queue = queues.get(topic, queue_id)
-    return None if queue is None else queue.max_offset

@@ -21,7 +21,9 @@ from trio_mq.errors import StoreError
 from trio_mq.store.disk import Disk
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.segments import Segments
+from trio_mq.tasks import first_failure
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 #: Threads that look at queues at the same time: the work is reading, and little more.
@@ -55,7 +57,7 @@ async def for_each_queue(
         return await _in_turn(disk, queues, log, look)
     workers = trio.CapacityLimiter(WORKERS)
     share = 1 + len(queues) // CHILDREN
-    shares = [queues[begin : begin + share] for begin in range(0, len(queues), share)]
+    shares = list(some_at_once(queues, share))
     results: list[list[T]] = [[] for _ in shares]
 
     async def child(number: int) -> None:
@@ -68,25 +70,21 @@ async def for_each_queue(
             for number in range(len(shares)):
                 nursery.start_soon(child, number)
     except BaseExceptionGroup as group:
-        raise first_of(group) from None
+        raise first_failure(group) from None
     return [result for some in results for result in some]
 
 
-def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of the child that failed first, or else what stopped the nursery from outside."""
-    _, failed = group.split(trio.Cancelled)
-    error: BaseException = failed if failed is not None else group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def some_at_once(items: Sequence[S], most: int = QUEUES_AT_ONCE) -> Iterator[Sequence[S]]:
+    """All items in their order, at most so many at once."""
+    for begin in range(0, len(items), most):
+        yield items[begin : begin + most]
 
 
 async def _in_turn(
     disk: Disk, queues: Sequence[BaseQueue], log: Segments, look: Look[T]
 ) -> list[T]:
     results: list[T] = []
-    for begin in range(0, len(queues), QUEUES_AT_ONCE):
-        some = queues[begin : begin + QUEUES_AT_ONCE]
+    for some in some_at_once(queues):
         results += await disk.run(partial(_each_apart, some, log, look))
     return results
 

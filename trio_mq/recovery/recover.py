@@ -27,7 +27,7 @@ from trio_mq.protocol.verdict import Whole
 from trio_mq.recovery import apply, foreign, plan
 from trio_mq.recovery.choices import Choices as Choices
 from trio_mq.recovery.plan import EndPlan, Found, StartPlan
-from trio_mq.recovery.queuework import QUEUES_AT_ONCE, LogSegments, Look, for_each_queue
+from trio_mq.recovery.queuework import LogSegments, Look, for_each_queue, some_at_once
 from trio_mq.recovery.replay import Gap, Replay
 from trio_mq.recovery.report import RecoveryReport
 from trio_mq.recovery.scan import (
@@ -134,8 +134,7 @@ class _Recovery:
         crashed = parts.abort.present if assumed is None else not assumed
         report.notes += await parts.disk.run(parts.log.segments.load)
         found = await parts.disk.run(parts.queues.found)
-        for begin in range(0, len(found), QUEUES_AT_ONCE):
-            some = found[begin : begin + QUEUES_AT_ONCE]
+        for some in some_at_once(found):
             report.notes += await parts.disk.run(
                 partial(apply.load_queues, parts.queues, some, mend=crashed)
             )
@@ -286,17 +285,21 @@ class _Recovery:
         segments = parts.log.segments
         begin = start.walk_from
         report.walked_from, report.walk_reason = begin, start.why
-        reached = await parts.disk.run(partial(reaches, parts.disk, segments.directory))
+        nothing_lacks = found.clean and begin == found.last_indexed
+        known_end = found.known_end
+        if not nothing_lacks:
+            # Without queues nobody else knows how far the log goes.
+            reached = await parts.disk.run(partial(reaches, parts.disk, segments.directory))
+            known_end = max(known_end, reached)
         replay = self._replay = Replay(
             parts,
             index_enabled=self._index_enabled,
-            known_end=max(found.known_end, reached),
+            known_end=known_end,
             known_to=start.known_to,
             trusted=found.clean,
             keep=self._keep,
             progress=self._tell_progress,
         )
-        nothing_lacks = found.clean and begin == found.last_indexed
         if not nothing_lacks:
             await self._mark_replay(begin, start.index_from)
         if found.index is not None:
@@ -424,9 +427,7 @@ class _Recovery:
         parts.log.open_at(report.log_end)
         parts.log.newest_ms = newest_ms or parts.checkpoint.value.physic_timestamp_ms
         log_start = None if parts.log.segments.empty else parts.log.start
-        queues = list(parts.queues)
-        for begin in range(0, len(queues), QUEUES_AT_ONCE):
-            some = queues[begin : begin + QUEUES_AT_ONCE]
+        for some in some_at_once(list(parts.queues)):
             await self._run(partial(apply.settle_queues, some, log_start))
         if log_start is not None:
             parts.index.expire(log_start)

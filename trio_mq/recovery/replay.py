@@ -28,11 +28,11 @@ from trio_mq.protocol.layout import (
 from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
 from trio_mq.recovery.lanes import Lane, LaneOf
 from trio_mq.recovery.lots import Lot
-from trio_mq.recovery.queuework import first_of
 from trio_mq.recovery.scan import leads_to_record, position_of
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.dispatch import Dispatcher, Stored
 from trio_mq.store.store import StoreParts
+from trio_mq.tasks import first_failure
 
 if TYPE_CHECKING:
     from trio_mq.recovery.bulk import BulkReplay
@@ -129,7 +129,7 @@ class Replay:
             async with trio.open_nursery() as nursery:
                 return await self._run(walk, nursery, fill_gaps=fill_gaps)
         except BaseExceptionGroup as group:
-            raise first_of(group) from None
+            raise first_failure(group) from None
 
     async def _run(self, walk: Walk, nursery: trio.Nursery, *, fill_gaps: bool) -> Gap | None:
         disk, lots = self._parts.disk, walk.lots()
