@@ -25,6 +25,7 @@ MAGIC_V1: Final = -626843481
 MAGIC_V2: Final = -626843477
 """Record with a topic length of two bytes (0xDAA320AB)."""
 MAGIC_BLANK: Final = -875286124
+BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 """Padding that ends a segment file (0xCBD43194)."""
 
 MAX_PROPERTIES_BYTES: Final = 32_767

@@ -17,8 +17,12 @@ from typing import Final
 import attrs
 
 from trio_mq.errors import StoreDamaged
-from trio_mq.protocol.layout import BATCH_QUEUE_ENTRY, BATCH_QUEUE_ENTRY_SIZE, BLANK_HEADER_SIZE
-from trio_mq.protocol.record import MAGIC_BLANK
+from trio_mq.protocol.layout import (
+    BATCH_QUEUE_ENTRY,
+    BATCH_QUEUE_ENTRY_SIZE,
+    BLANK_HEADER_SIZE,
+    BLANK_MAGIC,
+)
 from trio_mq.recovery.lanes import Lane
 from trio_mq.recovery.plan import EndPlan
 from trio_mq.recovery.quarantine import Behind, Kept, Quarantine, measure
@@ -190,7 +194,7 @@ def _is_blank(segments: Segments, part: Behind) -> bool:
     if part.end > part.begin + BLANK_HEADER_SIZE:
         return False
     head = segments.read(BLANK_HEADER_SIZE, part.begin)
-    return head[4:] == MAGIC_BLANK.to_bytes(4, "big", signed=True)
+    return head[4:] == BLANK_MAGIC
 
 
 def _notes_of(kept: Kept | None, length: int, max_bytes: int) -> list[str]:

@@ -61,6 +61,8 @@ class BulkReplay:
         #: Topics by their bytes, numbered as they come.
         self._numbers: dict[bytes, int] = {}
         self._topics: list[str] = []
+        #: The hash of ``topic#`` of each, which the hashes of its keys go on from.
+        self._topic_hashes: list[int] = []
 
     def apply(self, lots: Sequence[Lot]) -> bool:
         """Take over all records of some lots; False when they are not of the usual kind, and nothing was done."""
@@ -99,7 +101,9 @@ class BulkReplay:
         numbers = self._numbers
         for topic in set(topics).difference(numbers):
             numbers[topic] = len(self._topics)
-            self._topics.append(str(topic, "utf-8", "replace"))
+            name = str(topic, "utf-8", "replace")
+            self._topics.append(name)
+            self._topic_hashes.append(java_hash(name + "#") & 0xFFFF_FFFF)
         return np.array([numbers[topic] for topic in topics], np.int64)
 
     def _runs(self, heads: NDArray[np.void], topics: Longs) -> list[_Run] | None:
@@ -200,8 +204,8 @@ class BulkReplay:
     def _keys(
         self, spans: KeySpans, topics: Longs, offsets: Longs, times_ms: Longs, first: int
     ) -> BulkKeys:
-        of_topics = np.array([java_hash(t + "#") & 0xFFFF_FFFF for t in self._topics], np.uint32)
-        hashes, counts = spans.index_hashes(of_topics[topics])
+        of_topics = np.array(self._topic_hashes, np.uint32)[topics]
+        hashes, counts = spans.index_hashes(of_topics)
         offsets, times_ms = np.repeat(offsets, counts), np.repeat(times_ms, counts)
         known = int(counts[:first].sum())
         return BulkKeys(hashes[known:], offsets[known:], times_ms[known:])

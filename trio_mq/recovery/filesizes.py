@@ -16,7 +16,7 @@ from typing import Final
 
 import attrs
 
-from trio_mq.protocol.layout import MAGIC_BLANK
+from trio_mq.protocol.layout import BLANK_MAGIC
 
 #: Lengths that are tried; more than a few different ones come only from damage.
 _MOST_CANDIDATES: Final = 32
@@ -24,7 +24,6 @@ _MOST_CANDIDATES: Final = 32
 MOST_NAMED: Final = 10
 #: How many bytes of its end show whether a log file is whole: zeros, or the blank that fills up the file.
 END_BYTES: Final = 8
-_BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 
 
 @attrs.frozen
@@ -62,7 +61,7 @@ def ends_as_whole(tail: bytes, length: int) -> bool:
     Behind the last record of a segment there are zeros, or the blank's length and magic with zeros behind. Lengths
     that are powers of two are believed anyway: nobody's copy stops there.
     """
-    return not any(tail) or _BLANK_MAGIC in tail or length & (length - 1) == 0
+    return not any(tail) or BLANK_MAGIC in tail or length & (length - 1) == 0
 
 
 def find_size(rows: Sequence[Sequence[FoundFile]], rule: Rule) -> Size:

@@ -18,13 +18,12 @@ from trio_mq.protocol.layout import PRE_BLANK_SIZE, QUEUE_ENTRY
 from trio_mq.protocol.verdict import Verdict, Whole
 from trio_mq.recovery.missing import ANY_END, first_missing
 from trio_mq.recovery.paths import Path
+from trio_mq.recovery.plan import FOREIGN_LAG_MS
 from trio_mq.recovery.scan import LogFiles, QueueTail, record_at
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import StoreParts
 
-#: The longest time that a peer leaves new entries unsynced.
-SETTLED_MS: Final = 60_000
-#: As long, where much is new in a queue. The checkpoint's times are taken with three seconds less already.
+#: As :data:`FOREIGN_LAG_MS`, where much is new in a queue. The checkpoint's times are three seconds earlier already.
 RECENT_MS: Final = 1_000
 
 
@@ -48,7 +47,7 @@ def look(
     recent = offset_before(furthest, parts.log, times_ms - RECENT_MS)
     if recent is None:
         return None
-    settled = offset_before(furthest, parts.log, times_ms - SETTLED_MS)
+    settled = offset_before(furthest, parts.log, times_ms - FOREIGN_LAG_MS)
     if settled is None:
         settled = parts.log.segments.start
     slow = [tails[queue].synced_to for queue in tails if tails[queue].synced_to < recent]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from trio_mq.protocol.layout import FIXED_RECORD_SIZE, MAGIC_BLANK
+from trio_mq.protocol.layout import BLANK_MAGIC, FIXED_RECORD_SIZE
 from trio_mq.protocol.verdict import Blank, Damaged, Torn, Verdict, Whole, check, check_start
 from trio_mq.recovery.lots import Lot, RecordLot
 from trio_mq.recovery.paths import Path
@@ -38,7 +38,6 @@ RECORD_LIMIT_BYTES: Final = 64 * 1024 * 1024
 #: What the magic numbers of both record versions begin with.
 RECORD_MAGIC: Final = b"\xda\xa3\x20"
 HEAD_BYTES: Final = 8
-_BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 _SMALLEST: Final = FIXED_RECORD_SIZE + 1
 
 
@@ -101,7 +100,7 @@ def verdict_at(
     head = read(min(HEAD_BYTES, room), offset)
     if len(head) < min(HEAD_BYTES, room):
         return Torn(f"the file ends {len(head)} bytes behind")
-    if strict and head[4:] == _BLANK_MAGIC:
+    if strict and head[4:] == BLANK_MAGIC:
         # Known by its magic alone, whatever it claims as size.
         return Blank(int.from_bytes(head[:4], "big", signed=True))
     size = claimed_size(head)
