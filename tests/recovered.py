@@ -8,12 +8,12 @@ import attrs
 
 from tests.damages import BATCH_QUEUE_FILE_SIZE, Files, Queue
 from tests.golden_stores import HASH_SLOTS, MAX_INDEX_NUM, QUEUE_FILE_SIZE, SEGMENT_SIZE
-from tests.recovery.stores import HOST, World, keyed
+from tests.recovery.stores import HOST, World, consumed, keyed
 from trio_mq.config import BrokerSettings, StoreSettings
 from trio_mq.errors import StoreError
 from trio_mq.offline.phases import recover_parts
 from trio_mq.offline.statefiles import Tables
-from trio_mq.protocol import properties, record
+from trio_mq.protocol import properties
 from trio_mq.protocol.layout import BATCH_QUEUE_ENTRY, PRE_BLANK_SIZE, QUEUE_ENTRY
 from trio_mq.protocol.record import StoredMessage
 from trio_mq.recovery.paths import Path
@@ -87,7 +87,7 @@ async def _start(world: World, path: Path, result: Recovered, *, read: bool) -> 
             result.queues[key] = queue.min_offset, queue.max_offset
             if read:
                 result.entries[key] = _entries(queue)
-                got = _messages(store, queue)
+                got = consumed(store, queue, 1000)
                 result.messages[key] = [m.log_offset for m in got]
                 result.unkeyed += [m.log_offset for m in got if not _keyed(store, m)]
     finally:
@@ -112,21 +112,6 @@ def _entries(queue: BaseQueue) -> list[tuple[int, int, int]]:
         for number, entry in enumerate(QUEUE_ENTRY.iter_unpack(data), first)
         if number >= queue.min_offset and entry[1] != PRE_BLANK_SIZE
     ]
-
-
-def _messages(store: Store, queue: BaseQueue) -> list[StoredMessage]:
-    """All messages, as a consumer gets them: by position, whatever the records say of themselves."""
-    found: list[StoredMessage] = []
-    offset = queue.min_offset
-    while offset < queue.max_offset:
-        got = warmed(lambda at=offset: store.reader.messages(queue, at, 1000, None))
-        assert got.next_offset > offset, "a consumer is never stuck"
-        at = 0
-        while at < len(got.data):
-            found.append(record.decode(got.data, at))
-            at += found[-1].size
-        offset = got.next_offset
-    return found
 
 
 def _keyed(store: Store, message: StoredMessage) -> bool:

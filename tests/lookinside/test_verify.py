@@ -416,13 +416,18 @@ async def test_a_wrong_time(memory_world: World) -> None:
 # -- the rest
 
 
-async def test_a_queue_that_is_gone_with_its_records_is_missed(memory_world: World) -> None:
-    await memory_world.filled(20)
-    async with memory_world.life() as store:
+async def outlived(world: World) -> None:
+    """Queues of T whose records have all expired since."""
+    await world.filled(20)
+    async with world.life() as store:
         for n in range(200):
-            memory_world.send(store, b"%d" % n, "U")
+            world.send(store, b"%d" % n, "U")
     for start in (0, SEGMENT_BYTES):
-        memory_world.disk.remove(memory_world.segment(start))
+        world.disk.remove(world.segment(start))
+
+
+async def test_a_queue_that_is_gone_with_its_records_is_missed(memory_world: World) -> None:
+    await outlived(memory_world)
     memory_world.disk.remove_tree(memory_world.path("consumequeue/T/1"))
     (found,) = queue_faults(checked(memory_world))
     assert found[0] is Kind.QUEUE_LACKS
@@ -430,12 +435,7 @@ async def test_a_queue_that_is_gone_with_its_records_is_missed(memory_world: Wor
 
 
 async def test_a_queue_that_is_shorter_than_it_was_is_noticed(memory_world: World) -> None:
-    await memory_world.filled(20)
-    async with memory_world.life() as store:
-        for n in range(200):
-            memory_world.send(store, b"%d" % n, "U")
-    for start in (0, SEGMENT_BYTES):
-        memory_world.disk.remove(memory_world.segment(start))
+    await outlived(memory_world)
     memory_world.cut_entries("T", 1, 5, 2)
     (found,) = queue_faults(checked(memory_world))
     assert found[2] == "T/1 ends at queue offset 5, but has had 7 by the list"

@@ -248,22 +248,27 @@ class World:
 # -- reading
 
 
+def consumed(store: Store, queue: BaseQueue, most: int = 32) -> list[StoredMessage]:
+    """All messages of a queue, as a consumer gets them that asks for `most` at once, whatever records say."""
+    found: list[StoredMessage] = []
+    offset = queue.min_offset
+    while offset < queue.max_offset:
+        got = warmed(lambda at=offset: store.reader.messages(queue, at, most, None))
+        assert got.next_offset > offset, "a consumer is never stuck"
+        at = 0
+        while at < len(got.data):
+            found.append(record.decode(got.data, at))
+            at += found[-1].size
+        offset = got.next_offset
+    return found
+
+
 def messages(store: Store, topic: str = "T", queue_id: int = 0) -> list[StoredMessage]:
     """All messages of a queue, read as a consumer reads them; checks their order and offsets on the way."""
     queue = store.queue(topic, queue_id)
     if queue is None:
         return []
-    found: list[StoredMessage] = []
-    offset = queue.min_offset
-    while offset < queue.max_offset:
-        got = warmed(lambda at=offset: store.reader.messages(queue, at, 32, None))
-        assert got.next_offset > offset, "a consumer is never stuck"
-        at = 0
-        while at < len(got.data):
-            message = record.decode(got.data, at)
-            at += message.size
-            found.append(message)
-        offset = got.next_offset
+    found = consumed(store, queue)
     assert all((m.topic, m.queue_id) == (topic, queue_id) for m in found)
     offsets = [m.queue_offset for m in found]
     assert offsets == sorted(set(offsets)), "each once, and in order"
