@@ -8,24 +8,19 @@ recovery, and gives the listeners to the broker afterwards.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Final
 
 import attrs
 import trio
 
-from trio_mq.errors import HeaderError
-from trio_mq.net.requests import Call, Peer, Reply
+from trio_mq.net.requests import Call, Peer, Reply, requests_in
 from trio_mq.net.serve import Listener, serve
 from trio_mq.net.supervisor import Supervisor
 from trio_mq.protocol import bodies
-from trio_mq.protocol import command as commands
 from trio_mq.protocol.bodies import KVTable
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.frames import RawFrame
-
-log = logging.getLogger("trio_mq.broker.starting")
 
 #: A recovery that takes longer answers clients. Whoever connects to a shorter one is served by the broker.
 ANSWER_AFTER_S: Final = 1.0
@@ -94,15 +89,8 @@ class StartingFace:
 
     def received(self, peer: Peer, frames: list[RawFrame]) -> int | None:
         """Answer each request; what a peer answers to nobody is ignored."""
-        for frame in frames:
-            try:
-                command = commands.decode(frame)
-            except HeaderError as error:
-                log.warning("closing connection of %s: %s", peer.address, error)
-                peer.close()
-                return None
-            if not command.is_response:
-                Call(peer, command, 0).respond(self._answer(command.code))
+        for command in requests_in(peer, frames):
+            Call(peer, command, 0).respond(self._answer(command.code))
         return None
 
     def _answer(self, code: int) -> Reply:

@@ -16,13 +16,19 @@ import trio
 
 from trio_mq.clock import Clock, SystemClock
 from trio_mq.config.nameserver import NameServerSettings
-from trio_mq.errors import HeaderError
 from trio_mq.nameserver.kv import KVConfig, KVFile
 from trio_mq.nameserver.outcomes import Removed
 from trio_mq.nameserver.processors import Processors
 from trio_mq.nameserver.routes import RouteTable
-from trio_mq.net.requests import DEFERRED, Call, Deferred, Peer, Reply, RequestTable
-from trio_mq.protocol import command as commands
+from trio_mq.net.requests import (
+    DEFERRED,
+    Call,
+    Deferred,
+    Peer,
+    Reply,
+    RequestTable,
+    requests_in,
+)
 from trio_mq.protocol.codes import ResponseCode
 from trio_mq.protocol.frames import RawFrame
 from trio_mq.store.disk import Disk
@@ -66,15 +72,8 @@ class NameServer:
     def received(self, peer: Peer, frames: list[RawFrame]) -> None:
         """Answer the requests in `frames`; a header that does not parse ends the connection."""
         now_ms = self._clock.now_ms()
-        for frame in frames:
-            try:
-                command = commands.decode(frame)
-            except HeaderError as error:
-                log.warning("closing connection of %s: %s", peer.address, error)
-                peer.close()
-                return
-            if not command.is_response:
-                self.requests.handle(peer, command, now_ms)
+        for command in requests_in(peer, frames):
+            self.requests.handle(peer, command, now_ms)
 
     def disconnected(self, peer: Peer) -> None:
         """Brokers that registered over this connection are gone, unless they came back already."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 import attrs
@@ -19,6 +19,7 @@ from trio_mq.protocol import command as commands
 from trio_mq.protocol import headers
 from trio_mq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from trio_mq.protocol.command import Command
+from trio_mq.protocol.frames import RawFrame
 from trio_mq.protocol.message import Host
 
 log = logging.getLogger("trio_mq.net.requests")
@@ -113,6 +114,19 @@ def encode_reply(opaque: int, reply: Reply) -> bytes:
 
 
 Processor = Callable[[Call, Any], Reply | Deferred]
+
+
+def requests_in(peer: Peer, frames: Iterable[RawFrame]) -> Iterator[Command]:
+    """The requests in some frames; a header that does not parse closes the connection, and ends them."""
+    for frame in frames:
+        try:
+            command = commands.decode(frame)
+        except HeaderError as error:
+            log.warning("closing connection of %s: %s", peer.address, error)
+            peer.close()
+            return
+        if not command.is_response:
+            yield command
 
 
 class RequestTable:
