@@ -93,6 +93,18 @@ async def test_c164_a_name_server_that_never_answers_costs_a_second():
         assert made.stopped_s < 1.5
 
 
+async def never_ready(disk, stop):
+    """A system that is stopped before it serves."""
+    await run_system(
+        settings_of(),
+        disk,
+        SystemClock(),
+        stop,
+        began_s=0,
+        ready=lambda _: pytest.fail("ready"),
+    )
+
+
 async def test_a_stop_during_a_recovery_keeps_the_marker():
     disk = MemoryDisk()
     async with running(disk):
@@ -103,16 +115,7 @@ async def test_a_stop_during_a_recovery_keeps_the_marker():
     stop = trio.Event()
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(
-                lambda: run_system(
-                    settings_of(),
-                    disk,
-                    SystemClock(),
-                    stop,
-                    began_s=0,
-                    ready=lambda _: pytest.fail("ready"),
-                )
-            )
+            nursery.start_soon(never_ready, disk, stop)
             await trio.sleep(0.3)
             stop.set()
             began = trio.current_time()
@@ -202,16 +205,7 @@ async def test_a_stop_before_everything_is_ready(monkeypatch):
     disk, stop = MemoryDisk(), trio.Event()
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(
-                lambda: run_system(
-                    settings_of(),
-                    disk,
-                    SystemClock(),
-                    stop,
-                    began_s=0,
-                    ready=lambda _: pytest.fail("ready"),
-                )
-            )
+            nursery.start_soon(never_ready, disk, stop)
             await trio.sleep(0.3)
             stop.set()
     assert not disk.exists("/store/abort")
@@ -221,12 +215,5 @@ async def test_a_stop_that_was_asked_for_before_the_start():
     stop, disk = trio.Event(), MemoryDisk()
     stop.set()
     with trio.fail_after(LIMIT_S):
-        await run_system(
-            settings_of(),
-            disk,
-            SystemClock(),
-            stop,
-            began_s=0,
-            ready=lambda _: pytest.fail("ready"),
-        )
+        await never_ready(disk, stop)
     assert not disk.exists("/store/abort")
