@@ -21,6 +21,7 @@ from trio_mq.broker import holds as holding
 from trio_mq.broker.holds import Held, Holds
 from trio_mq.config import FlushDiskType
 from trio_mq.protocol.message import BatchItem, join_batch
+from trio_mq.store.dispatch import Arrival
 
 FOUND, NOT_FOUND, RETRY = 0, 19, 20
 
@@ -232,7 +233,11 @@ class Queue:
     """A queue as far as holds know it."""
 
     max_offset: int = 0
-    watched: bool = False
+    watched: int = 0
+
+
+def arrival(queue, tags_code=0):
+    return Arrival(queue, tags_code, b"", 0)
 
 
 def hold(holds, queue, peer=None, deadline_s=10.0, codes=None):
@@ -251,10 +256,10 @@ def test_pulls_that_are_over_are_answered_once_in_the_order_of_their_deadlines()
     assert log == []
     holds.expire(1.0)
     assert log == [1, 3]
-    holds.arrived([(queue, 0), (queue, 0)])
+    holds.arrived([arrival(queue), arrival(queue)])
     holds.expire(99)
     assert log == [1, 3, 0, 2]
-    assert (len(holds), queue.watched) == (0, False)
+    assert (len(holds), queue.watched) == (0, 0)
 
 
 def test_thousands_of_short_holds_leave_nothing_behind():
@@ -262,7 +267,7 @@ def test_thousands_of_short_holds_leave_nothing_behind():
     holds, queue, peer = Holds(5.0), Queue(), FakePeer()
     for _ in range(20_000):
         hold(holds, queue, peer)
-        holds.arrived([(queue, 0)])
+        holds.arrived([arrival(queue)])
     assert len(holds) == 0
     assert len(holds._deadlines) <= 2 * holding.SPARE_DEADLINES
     assert not holds._by_queue
@@ -275,7 +280,7 @@ def test_too_many_are_not_held(monkeypatch):
     hold(holds, queue)
     hold(holds, queue)
     assert not holds.hold(Held(FakePeer(), queue, 0, None, lambda: None), 1.0)
-    holds.arrived([(queue, 0)])
+    holds.arrived([arrival(queue)])
     hold(holds, queue)
 
 
@@ -302,5 +307,5 @@ def test_an_answer_may_close_its_peer_and_ask_for_more():
 
     holds.hold(Held(peer, queue, 0, None, answer), 1.0)
     holds.hold(Held(peer, queue, 0, None, answer), 1.0)
-    holds.arrived([(queue, 5)])
+    holds.arrived([arrival(queue, 5)])
     assert len(holds) == 2

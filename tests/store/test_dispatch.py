@@ -39,8 +39,10 @@ class Parts:
         self.failures: list[OSError] = []
         self.arrivals: list[list[tuple[str, int, int]]] = []
         self.dispatcher.failed = self.failures.append
-        self.dispatcher.arrived = lambda hits: self.arrivals.append(
-            [(queue.topic, queue.queue_id, code) for queue, code in hits]
+        self.dispatcher.listeners.append(
+            lambda hits: self.arrivals.append(
+                [(hit.queue.topic, hit.queue.queue_id, hit.tags_code) for hit in hits]
+            )
         )
         self.log_end = 0
 
@@ -122,7 +124,7 @@ def test_without_an_index_nothing_waits():
 
 def test_news_only_of_watched_queues_and_only_what_is_new():
     parts = Parts()
-    parts.queues.obtain("T", 1).watched = True
+    parts.queues.obtain("T", 1).watched = 1
     records = [parts.stored(n, queue_id=n % 2) for n in range(4)]
     records = [record._replace(queue_offset=n // 2) for n, record in enumerate(records)]
     parts.dispatcher.apply(records)

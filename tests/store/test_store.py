@@ -184,8 +184,8 @@ def test_held_pulls_are_told_in_the_commit():
     store = empty_store(MemoryDisk())
     queue = store.queues.obtain("T", 0)
     told: list[int] = []
-    queue.watched = True
-    store.dispatcher.arrived = lambda hits: told.extend(code for _, code in hits)
+    queue.watched = 1
+    store.dispatcher.listeners.append(lambda hits: told.extend(hit.tags_code for hit in hits))
     send(store, queue, props=b"TAGS\x01a\x02")
     send(store, queue)
     assert told == []

@@ -92,7 +92,7 @@ class Broker:
         topics.changed = self._topic_changed
         #: Called with the name of each topic that was created, changed or deleted.
         self.topic_changed: Callable[[str], None] | None = None
-        store.dispatcher.arrived = self.holds.arrived
+        store.dispatcher.listeners.append(self.holds.arrived)
         store.cleaner.expired = self._expired
 
     def _disconnected(self, peer: Peer) -> None:

@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from trio_mq.net.requests import Peer
+from trio_mq.store.dispatch import Arrival
 from trio_mq.store.queues import BaseQueue
 
 #: How exactly the end of a hold is kept.
@@ -61,9 +62,12 @@ class Holds:
         """
         if self._count >= MAX_HELD:
             return False
-        self._by_queue.setdefault(held.queue, {})[held] = None
+        waiting = self._by_queue.get(held.queue)
+        if waiting is None:
+            waiting = self._by_queue[held.queue] = {}
+            held.queue.watched += 1
+        waiting[held] = None
         self._by_peer.setdefault(held.peer, {})[held] = None
-        held.queue.watched = True
         self._count += 1
         # A busy consumer is held and answered thousands of times before the first deadline comes.
         if len(self._deadlines) > 2 * self._count + SPARE_DEADLINES:
@@ -74,10 +78,10 @@ class Holds:
             self._wanted.set()
         return True
 
-    def arrived(self, hits: Iterable[tuple[BaseQueue, int]]) -> None:
-        """Answer the pulls that wait for one of these (queue, tags code) arrivals."""
+    def arrived(self, hits: Iterable[Arrival]) -> None:
+        """Answer the pulls that wait for one of these arrivals."""
         answered: list[Held] = []
-        for queue, tags_code in hits:
+        for queue, tags_code, _props, _queue_offset in hits:
             waiting = self._by_queue.get(queue)
             if not waiting:
                 continue
@@ -117,7 +121,7 @@ class Holds:
             del waiting[held]
             if not waiting:
                 del self._by_queue[held.queue]
-                held.queue.watched = False
+                held.queue.watched -= 1
             of_peer = self._by_peer[held.peer]
             del of_peer[held]
             if not of_peer:

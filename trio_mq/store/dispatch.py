@@ -63,6 +63,15 @@ class Stored(NamedTuple):
     sys_flag: int
 
 
+class Arrival(NamedTuple):
+    """A new record in a watched queue, as those who wait for it want to know it."""
+
+    queue: BaseQueue
+    tags_code: int
+    properties: bytes
+    queue_offset: int
+
+
 class Dispatcher:
     """Feeds queues, index and waiting readers. Everything but :meth:`run` is synchronous."""
 
@@ -82,8 +91,8 @@ class Dispatcher:
         self.dispatched = 0
         #: Store time of the newest record that was dispatched, ms.
         self.newest_ms = 0
-        #: Called with (queue, tags code) of new messages in queues that are watched.
-        self.arrived: Callable[[list[tuple[BaseQueue, int]]], None] | None = None
+        #: Called with the new messages in queues that are watched.
+        self.listeners: list[Callable[[list[Arrival]], None]] = []
         #: Called when files could not be written; the store stops taking messages.
         self.failed: Callable[[OSError], None] | None = None
         #: What could not be written at the last try.
@@ -91,12 +100,12 @@ class Dispatcher:
 
     def apply(self, records: Iterable[Stored]) -> None:
         """Make records visible in their queues, in log order; a record that is known already changes nothing."""
-        hits: list[tuple[BaseQueue, int]] = []
+        hits: list[Arrival] = []
         dirty, wait_for_index = self.queues.dirty.add, self._backlog.append
         index_enabled = self.index_enabled
         dispatched, ms = self.dispatched, self.newest_ms
         for stored in records:
-            queue, queue_offset, count, log_offset, size, tags_code, ms, _props, sys_flag = stored
+            queue, queue_offset, count, log_offset, size, tags_code, ms, props, sys_flag = stored
             transaction = sys_flag & TRANSACTION_MASK
             if (
                 transaction != _PREPARED
@@ -106,7 +115,7 @@ class Dispatcher:
             ):
                 dirty(queue)
                 if queue.watched:
-                    hits.append((queue, tags_code))
+                    hits.append(Arrival(queue, tags_code, props, queue_offset))
             dispatched = log_offset + size
             if index_enabled and transaction != _ROLLBACK:
                 wait_for_index(stored)
@@ -115,8 +124,9 @@ class Dispatcher:
         if not self._working:
             self._working = True
             self._work.set()
-        if hits and self.arrived is not None:
-            self.arrived(hits)
+        if hits:
+            for listener in self.listeners:
+                listener(hits)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write entries and keys to their files until cancelled. :meth:`finish` writes what is left then."""

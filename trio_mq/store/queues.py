@@ -62,8 +62,8 @@ class BaseQueue:
         self.min_offset = 0
         #: End of the last record that has an entry; -1 without entries.
         self.indexed_to = -1
-        #: Whether somebody waits for new entries.
-        self.watched = False
+        #: How many wait for new entries; each adds one, and takes it away again.
+        self.watched = 0
         #: Whether the queue was deleted: records that are on their way get no entries any more.
         self.dropped = False
 

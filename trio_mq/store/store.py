@@ -181,11 +181,13 @@ class Store:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
         count: int = 1,
+        delay_ms: int | None = None,
         now_ms: int,
     ) -> int:
         """Stage one record at the end of a queue; returns its log offset. :meth:`commit` has to follow.
 
-        `token` is what :attr:`failed` will hold if the record cannot be written; `count` the messages in it.
+        `token` is what :attr:`failed` will hold if the record cannot be written; `count` the messages in it. With
+        `delay_ms` the queue entry says when the message is due, in place of its tags (the schedule topic).
         Raises :class:`StoreFull` when no message is taken, LocalProtocolError for a field that is too long.
         """
         if self.cleaner.refusal is not None:
@@ -221,8 +223,11 @@ class Store:
         commit_log.staging += record
         commit_log.end = log_offset + size
         queue.next_offset = queue_offset + count
-        tags = get_property(props, b"TAGS")
-        code = tags_code_of(tags) if tags else 0
+        if delay_ms is not None:
+            code = now_ms + delay_ms
+        else:
+            tags = get_property(props, b"TAGS")
+            code = tags_code_of(tags) if tags else 0
         # As Stored(...), without a call in between.
         stored = (queue, queue_offset, count, log_offset, size, code, now_ms, props, sys_flag)
         self._staged.append(tuple.__new__(Stored, stored))
