@@ -31,6 +31,7 @@ import trio
 
 from trio_mq import process
 from trio_mq.broker.broker import Broker
+from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.register import Registrar
@@ -344,6 +345,7 @@ async def _recovered(
         topics=topics,
         groups=GroupTable(settings.broker, clock),
         offsets=ConsumerOffsets(settings.broker, clock),
+        delays=DelayOffsets(clock, settings.broker.delay_offset_update_version_step),
         damages=damages,
     )
     choices = attrs.evolve(

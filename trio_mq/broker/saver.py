@@ -1,4 +1,4 @@
-"""Saves the broker's tables: definitions soon after a change, offsets now and then, all at the end.
+"""Saves the broker's tables: definitions soon after a change, progress now and then, all at the end.
 
 In: loaded state files, and requests to save soon. Out: files on the disk, and the news that a change
 is safe and the name servers know it. Owned by the broker, which runs :meth:`Saver.run` in its
@@ -30,7 +30,8 @@ class Saver:
 
     def __init__(self, tables: BrokerTables, offsets_interval_s: float) -> None:
         self._tables = tables
-        self._offsets_interval_s = offsets_interval_s
+        self._periodic: list[tuple[LoadedStateFile[Any], float, Callable[[], None] | None]] = []
+        self.every(tables.offsets, offsets_interval_s)
         self._waiting: list[Done] = []
         self._wanted = trio.Event()
         self._failing: set[str] = set()
@@ -46,11 +47,21 @@ class Saver:
             self.busy = True
         self._wanted.set()
 
+    def every(
+        self,
+        file: LoadedStateFile[Any],
+        interval_s: float,
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        """Save a file now and then, if it has changed; `before` brings its table up to date. Called before a run."""
+        self._periodic.append((file, interval_s, before))
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Save until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_definitions)
-            nursery.start_soon(self._save_offsets)
+            for file, interval_s, before in self._periodic:
+                nursery.start_soon(self._save_periodically, file, interval_s, before)
             task_status.started()
 
     async def close(self) -> None:
@@ -79,10 +90,14 @@ class Saver:
             self.busy = bool(self._waiting)
             _tell(waiting, error)
 
-    async def _save_offsets(self) -> None:
+    async def _save_periodically(
+        self, file: LoadedStateFile[Any], interval_s: float, before: Callable[[], None] | None
+    ) -> None:
         while True:
-            await trio.sleep(self._offsets_interval_s)
-            await self._save(self._tables.offsets)
+            await trio.sleep(interval_s)
+            if before is not None:
+                before()
+            await self._save(file)
 
     async def _save_all(self, *files: LoadedStateFile[Any]) -> StoreError | None:
         """Try all of them; the first failure."""

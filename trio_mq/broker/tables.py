@@ -31,6 +31,7 @@ import attrs
 import trio
 
 from trio_mq.broker.aside import keep_aside
+from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import Clamped, ConsumerOffsets
 from trio_mq.broker.topics import TopicTable
@@ -72,6 +73,8 @@ class StateKind:
     name: str
     holds: str
     without: str
+    #: Whether a start goes on without it: what it holds can be found again, at the price of repeats.
+    expendable: bool = False
 
 
 TOPICS: Final = StateKind(
@@ -90,6 +93,12 @@ OFFSETS: Final = StateKind(
     "the progress of all consumer groups",
     "each group starts where its from-where policy says, by default at the end of each queue, "
     "and skips what waits there; set it back with: mqadmin resetOffsetByTime",
+)
+DELAYS: Final = StateKind(
+    "delayOffset.json",
+    "the progress of delayed messages",
+    "delayed messages that the log still holds are delivered once more when they are due or overdue",
+    expendable=True,
 )
 
 
@@ -152,6 +161,8 @@ class Examination:
     def _damage(self) -> str:
         bad = [copy for copy in (self.main, self.backup) if copy.unreadable]
         found = "; ".join(f"{copy.path} {_told(copy)}" for copy in bad)
+        if self.kind.expendable:
+            return f"{found}. Going on without {self.kind.holds}: {self.kind.without}"
         moves = " && ".join(f"mv '{copy.path}' '{copy.path}.lost'" for copy in bad)
         return (
             f"{found}. This file holds {self.kind.holds}. To repair, put a good copy at "
@@ -226,11 +237,12 @@ class BrokerTables:
     topics: LoadedStateFile[TopicTable]
     groups: LoadedStateFile[GroupTable]
     offsets: LoadedStateFile[ConsumerOffsets]
+    delays: LoadedStateFile[DelayOffsets]
 
     @property
     def files(self) -> tuple[LoadedStateFile[Any], ...]:
         """All of them, in the order in which they are saved: offsets mention topics and groups."""
-        return (self.topics, self.groups, self.offsets)
+        return (self.topics, self.groups, self.offsets, self.delays)
 
     def read_queues(self) -> list[QueueKey]:
         """Queues of known topics that a group has read from: those had messages."""
@@ -261,6 +273,7 @@ async def load_tables(
     topics: TopicTable,
     groups: GroupTable,
     offsets: ConsumerOffsets,
+    delays: DelayOffsets | None = None,
     damages: Sequence[str] = (),
 ) -> BrokerTables:
     """Fill the tables of a broker from their files in `directory` (``config`` of the store).
@@ -273,6 +286,7 @@ async def load_tables(
             StateFile(disk, directory, TOPICS, topics, clock),
             StateFile(disk, directory, GROUPS, groups, clock),
             StateFile(disk, directory, OFFSETS, offsets, clock),
+            StateFile(disk, directory, DELAYS, delays or DelayOffsets(clock), clock),
         ],
         damages,
     )
@@ -288,15 +302,19 @@ async def _load_all(
         await file.disk.run(partial(examine, file.disk, file.directory, file.kind, file.table))
         for file in files
     ]
-    bad = [examination.notice for examination in found if examination.damaged]
+    bad = [look.notice for look in found if look.damaged and not look.kind.expendable]
     if bad or damages:
         raise StoreDamaged("\n".join([*bad, *damages]))
     loaded = []
     for file, examination in zip(files, found, strict=True):
-        if examination.main.state is CopyState.BAD:
-            path = examination.main.path
-            aside = await file.disk.run(partial(keep_aside, file.disk, path, file.clock.now_ms()))
-            log.error("%s; the bad file is kept as %s", examination.notice, aside)
+        copies = (examination.main, examination.backup) if examination.damaged else ()
+        if examination.damaged or examination.main.state is CopyState.BAD:
+            paths = [copy.path for copy in copies if copy.unreadable] or [examination.main.path]
+            aside = [
+                await file.disk.run(partial(keep_aside, file.disk, path, file.clock.now_ms()))
+                for path in paths
+            ]
+            log.error("%s; the bad file is kept as %s", examination.notice, ", ".join(aside))
         elif examination.notice:
             log.warning("%s", examination.notice)
         main_is_good = examination.main.state is CopyState.GOOD

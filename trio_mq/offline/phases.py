@@ -38,6 +38,7 @@ async def recover_parts(
         topics=tables.topics,
         groups=tables.groups,
         offsets=tables.offsets,
+        delays=tables.delays,
     )
     report = await recover(parts, attrs.evolve(choices, expected=loaded.read_queues()))
     clamped = loaded.clamp_progress(parts.queues)

@@ -12,9 +12,11 @@ from typing import Final
 
 import attrs
 
+from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.tables import (
+    DELAYS,
     GROUPS,
     OFFSETS,
     TOPICS,
@@ -42,6 +44,7 @@ class Tables:
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
+    delays: DelayOffsets
 
     @classmethod
     def make(cls, settings: BrokerSettings, clock: Clock) -> Tables:
@@ -50,6 +53,7 @@ class Tables:
             TopicTable(settings, clock),
             GroupTable(settings, clock),
             ConsumerOffsets(settings, clock),
+            DelayOffsets(clock, settings.delay_offset_update_version_step),
         )
 
     def is_batch(self, topic: str) -> bool:
@@ -59,7 +63,7 @@ class Tables:
 
 
 def examine_all(disk: Disk, root: str, tables: Tables) -> list[StateFinding]:
-    """Look at the three tables' files and at the checkpoint, and fill the tables. Blocking; changes nothing."""
+    """Look at the tables' files and at the checkpoint, and fill the tables. Blocking; changes nothing."""
     directory = f"{root}/config"
     found = [
         _finding(examine(disk, directory, kind, table))
@@ -67,6 +71,7 @@ def examine_all(disk: Disk, root: str, tables: Tables) -> list[StateFinding]:
             (TOPICS, tables.topics),
             (GROUPS, tables.groups),
             (OFFSETS, tables.offsets),
+            (DELAYS, tables.delays),
         )
     ]
     return [*found, _checkpoint(disk, f"{root}/checkpoint")]
@@ -86,6 +91,11 @@ def _finding(found: Examination) -> StateFinding:
         lost = f"{kind.holds}: {kind.without}"
         if backup.unreadable:
             problem += f", and so is its backup ({backup.problem or backup.state.value})"
+        if kind.expendable:
+            repair = " && ".join(f"rm '{path}'" for path in bad)
+            return StateFinding(
+                main.path, main.state.value, told, Effect.EMPTY, problem, lost, repair
+            )
         return StateFinding(main.path, main.state.value, told, Effect.REFUSED, problem, lost, moves)
     if backup.state is CopyState.GOOD:
         lost = f"the changes of the last save: check {kind.holds}"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from struct import Struct
+from time import perf_counter
 
 import attrs
 
@@ -20,6 +21,8 @@ from trio_mq.protocol.layout import PRE_BLANK_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_SIZ
 from trio_mq.store.log import CommitLog
 from trio_mq.store.oldrecords import OldRecords
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue, ConsumeQueue
+from trio_mq.store.recordproperties import record_properties
+from trio_mq.store.segments import ColdData
 
 #: Bytes of queue entries looked at for one request, at least (Apache: maxFilterMessageSize).
 SCAN_BYTES = 16_000
@@ -29,6 +32,10 @@ LOT_ENTRIES = 64
 ANSWER_BYTES = 8 * 1024 * 1024
 #: Longest record that is read by its offset: nothing longer fits into a frame.
 RECORD_BYTES = 16 * 1024 * 1024
+#: Time for looking into records that a filter does not take; the answer says how far that came.
+FILTER_BUDGET_S = 0.01
+#: Bytes that are fetched at once when records must be looked into that are on the disk only.
+READ_AHEAD_BYTES = 1024 * 1024
 #: Two records with less than this between them are read in one go: copying a page is cheaper than a system call.
 GAP_BYTES = 4096
 STORE_TIME_AT = 56
@@ -94,9 +101,17 @@ class Reader:
         )
 
     def messages(
-        self, queue: BaseQueue | None, offset: int, max_count: int, codes: Container[int] | None
+        self,
+        queue: BaseQueue | None,
+        offset: int,
+        max_count: int,
+        codes: Container[int] | None,
+        accepts: Callable[[bytes], bool] | None = None,
     ) -> Messages:
-        """Messages of a queue from `offset`, at most `max_count`; with `codes`, only those with such a tags code."""
+        """Messages of a queue from `offset`, at most `max_count`.
+
+        With `codes`, only those with such a tags code; with `accepts`, only those whose raw properties it takes.
+        """
         if queue is None:
             return Messages(Found.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
@@ -108,11 +123,11 @@ class Reader:
             return Messages(Found.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return Messages(Found.OFFSET_OVERFLOW_BADLY, high, low, high)
-        if codes is None and type(queue) is ConsumeQueue:
+        if codes is None and accepts is None and type(queue) is ConsumeQueue:
             answer = self._contiguous(queue, offset, max_count)
             if answer is not None:
                 return answer
-        return self._collect(queue, offset, max_count, codes)
+        return self._collect(queue, offset, max_count, codes, accepts)
 
     def _contiguous(self, queue: ConsumeQueue, offset: int, max_count: int) -> Messages | None:
         """The short way for records that lie one behind the other; None when they do not, or a limit is passed."""
@@ -146,7 +161,12 @@ class Reader:
         )
 
     def _collect(
-        self, queue: BaseQueue, offset: int, max_count: int, codes: Container[int] | None
+        self,
+        queue: BaseQueue,
+        offset: int,
+        max_count: int,
+        codes: Container[int] | None,
+        accepts: Callable[[bytes], bool] | None,
     ) -> Messages:
         """The scan of :meth:`messages`, when the offset is within the queue."""
         log = self._log
@@ -160,6 +180,7 @@ class Reader:
         wanted: list[tuple[int, int]] = []
         numbers: list[tuple[int, int]] = []
         count = total = 0
+        until_s = 0.0 if accepts is None else perf_counter() + FILTER_BUDGET_S
         for queue_offset, messages, log_offset, size, tags_code in chain.from_iterable(
             _lots(queue, offset, scan_entries)
         ):
@@ -177,13 +198,25 @@ class Reader:
                     or total + size > bytes_limit
                 ):
                     break
-            next_offset, last_log_offset = queue_offset + messages, log_offset
             if codes is not None and tags_code not in codes:
+                next_offset, last_log_offset = queue_offset + messages, log_offset
                 continue
             if log_offset + size > log_end or not has(log_offset):
                 # The entry is there, the record is not: it expired, or its segment is missing (case C010).
+                next_offset, last_log_offset = queue_offset + messages, log_offset
                 removed = True
                 continue
+            if accepts is not None:
+                progress = next_offset > offset
+                if progress and perf_counter() > until_s:
+                    break
+                properties = self._properties(log_offset, size, wait=not progress)
+                if properties is None:
+                    break
+                if not accepts(properties):
+                    next_offset, last_log_offset = queue_offset + messages, log_offset
+                    continue
+            next_offset, last_log_offset = queue_offset + messages, log_offset
             count += messages
             total += size
             wanted.append((log_offset, size))
@@ -206,6 +239,16 @@ class Reader:
             count,
             last_log_offset < recent,
         )
+
+    def _properties(self, log_offset: int, size: int, *, wait: bool) -> bytes | None:
+        """Raw properties of a record. On the disk only: ColdData for many records at once, or None without `wait`."""
+        try:
+            return record_properties(self._log.read, log_offset, size)
+        except ColdData:
+            if not wait:
+                return None
+        self._log.read(max(size, READ_AHEAD_BYTES), log_offset)
+        return record_properties(self._log.read, log_offset, size)
 
     def _records(self, wanted: list[tuple[int, int]], total: int) -> bytes:
         """The bytes of records at (log offset, size), one after the other. Neighbours are read in one go."""
@@ -239,6 +282,27 @@ class Reader:
             return None
         data = self._log.read(size, log_offset)
         return data if len(data) == size else None
+
+    def records(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        """The records at (log offset, size), None for one that has expired or is not what its entry says."""
+        log_end, has = self._log.written, self._log.segments.has
+        there = [place for place in places if has(place[0]) and place[0] + place[1] <= log_end]
+        data = self._records(there, sum(size for _, size in there))
+        found: dict[int, bytes] = {}
+        at = 0
+        for log_offset, size in there:
+            record = data[at : at + size]
+            at += size
+            if len(record) < max(size, _RECORD_HEAD.size):
+                continue
+            claimed, magic, stored_at = _RECORD_HEAD.unpack_from(record)
+            if (claimed, magic, stored_at) == (size, _MAGIC, log_offset):
+                found[log_offset] = record
+        return [found.get(log_offset) for log_offset, _ in places]
+
+    def is_recent(self, log_offset: int) -> bool:
+        """Whether a record is so near to the log's end that it is taken for being in memory."""
+        return self._log.written - log_offset <= self._in_memory_bytes
 
     # -- times -----------------------------------------------------------------------------------------------
 
