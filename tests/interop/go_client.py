@@ -142,13 +142,13 @@ class Go:
 
     def push(
         self, ns: str, group: str, *subscriptions: tuple[str, str], first: bool = False,
-        broadcast: bool = False,
+        broadcast: bool = False, orderly: bool = False,
     ) -> GoPush:  # fmt: skip
         """Start at the first or the last offset."""
         handle = GoPush(self.driver, unique("go_push"), "push")
         return self._start(
             handle, ns=ns, group=group, subscriptions=[list(s) for s in subscriptions], first=first,
-            broadcast=broadcast,
+            broadcast=broadcast, orderly=orderly,
         )  # fmt: skip
 
     def pull(self, ns: str, group: str, topic: str, expression: str = "*") -> GoPull:

@@ -96,6 +96,8 @@ class Members:
         self._producers: dict[str, dict[Peer, Client]] = {}
         self._consumes: dict[Peer, set[str]] = {}
         self._produces: dict[Peer, set[str]] = {}
+        #: Producers by client id, whatever their groups: who replies names the client only.
+        self._producer_ids: dict[str, dict[Peer, Client]] = {}
         self._conflicts = Conflicts()
         self._turn = 0
 
@@ -171,8 +173,12 @@ class Members:
         clients = self._producers.setdefault(group, {})
         if client.peer not in clients:
             log.info("group %s: producer %s joined", group, client.client_id)
+        known = clients.get(client.peer)
+        if known is not None and known.client_id != client.client_id:
+            self._drop_producer_id(known)
         clients[client.peer] = client
         self._produces.setdefault(client.peer, set()).add(group)
+        self._producer_ids.setdefault(client.client_id, {})[client.peer] = client
 
     # -- leaving
 
@@ -238,9 +244,17 @@ class Members:
         if client is None:
             return
         _forget(self._produces, peer, group)
+        if peer not in self._produces:
+            self._drop_producer_id(client)
         log.info("group %s: producer %s left", group, client.client_id)
         if not clients:
             del self._producers[group]
+
+    def _drop_producer_id(self, client: Client) -> None:
+        connections = self._producer_ids.get(client.client_id, {})
+        connections.pop(client.peer, None)
+        if not connections:
+            self._producer_ids.pop(client.client_id, None)
 
     def _worth_notifying(self, groups: Iterable[str]) -> tuple[str, ...]:
         found = (self._consumers.get(group) for group in groups)
@@ -278,6 +292,11 @@ class Members:
     def producers(self, group: str) -> list[Client]:
         """The members of a producer group."""
         return list(self._producers.get(group, {}).values())
+
+    def producer(self, client_id: str) -> Client | None:
+        """A producer by its client id; the newest open connection of one that has just reconnected."""
+        connections = self._producer_ids.get(client_id, {})
+        return next((c for c in reversed(connections.values()) if not c.peer.closed), None)
 
     def any_producer(self, group: str) -> Client | None:
         """A member of a producer group whose connection is open, a different one each time."""

@@ -48,6 +48,7 @@ type command struct {
 	Broker       string     `json:"broker"`
 	QueueID      int        `json:"queueId"`
 	Offset       int64      `json:"offset"`
+	Orderly      bool       `json:"orderly"`
 }
 
 type received struct {
@@ -168,7 +169,7 @@ func run(c *command) (any, error) {
 		}
 		return nil, p.Shutdown()
 	}
-	return nil, fmt.Errorf("unknown op %s", c.Op)
+	return runCalls(c)
 }
 
 func get[V any](table map[string]V, name string) V {
@@ -315,6 +316,7 @@ func options(c *command) []consumer.Option {
 		consumer.WithInstance(c.Instance),
 		consumer.WithConsumerModel(model),
 		consumer.WithConsumeFromWhere(from),
+		consumer.WithConsumerOrder(c.Orderly),
 	}
 }
 

@@ -89,7 +89,7 @@ final class Admins {
         ops.put("admin.topics", a -> of(a).fetchAllTopicList().getTopicList());
     }
 
-    private static DefaultMQAdminExt of(JSONObject a) {
+    static DefaultMQAdminExt of(JSONObject a) {
         return ALL.get(a.getString("admin"));
     }
 

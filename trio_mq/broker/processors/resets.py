@@ -9,13 +9,12 @@ then. Rules: Apache AdminBrokerProcessor.resetOffsetInner, Broker2Client.resetOf
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Mapping
-from typing import Final
 
 import attrs
 
+from trio_mq.broker.clientcalls import ClientCalls
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.members import Client, Members
 from trio_mq.broker.offsets import ConsumerOffsets
@@ -23,17 +22,14 @@ from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import RequestRefused
 from trio_mq.net.requests import Call, Reply, RequestTable
-from trio_mq.protocol import bodies, command, headers, jsondialect
+from trio_mq.protocol import bodies, jsondialect
 from trio_mq.protocol.bodies import MessageQueue, ResetOffsetBody, TopicConfig
-from trio_mq.protocol.codes import FLAG_ONEWAY, LanguageCode, RequestCode, ResponseCode
-from trio_mq.protocol.command import Command
+from trio_mq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from trio_mq.protocol.headers.offset import ResetOffsetRequest
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import Store
 
 log = logging.getLogger("trio_mq.broker.admin")
-
-_OPAQUE_LIMIT: Final = 2**31
 
 
 class Resets:
@@ -47,14 +43,15 @@ class Resets:
         offsets: ConsumerOffsets,
         members: Members,
         settings: BrokerSettings,
+        calls: ClientCalls,
     ) -> None:
+        self._calls = calls
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._members = members
         self._settings = settings
-        self._opaque = itertools.count()
 
     def fill(self, table: RequestTable) -> None:
         """Register the request codes of this family."""
@@ -145,19 +142,10 @@ class Resets:
                 "their offsets; start one, or set useServerSideResetOffset=true",
             )
         table = self._by_queue(request.topic, targets)
-        ext = headers.encode(attrs.evolve(request, queue_id=-1, offset=None))
+        header = attrs.evolve(request, queue_id=-1, offset=None)
+        code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
         for client in clients:
-            client.peer.write(
-                command.encode(
-                    Command(
-                        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-                        ext,
-                        _body_for(client, table),
-                        flag=FLAG_ONEWAY,
-                        opaque=next(self._opaque) % _OPAQUE_LIMIT,
-                    )
-                )
-            )
+            self._calls.tell(client.peer, code, header, _body_for(client, table))
 
     def _by_queue(self, topic: str, targets: Mapping[int, int]) -> dict[MessageQueue, int]:
         broker = self._settings.broker_name
