@@ -40,7 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "net": {"protocol"} | OPEN_TO_ALL,
     "store": {"protocol"} | OPEN_TO_ALL,
     "recovery": {"store", "protocol"} | OPEN_TO_ALL,
-    "broker": {"__init__", "store", "net", "protocol"} | OPEN_TO_ALL,  # __init__: the version
+    "sql92": {"protocol"},
+    "broker": {"__init__", "sql92", "store", "net", "protocol"} | OPEN_TO_ALL,  # __init__: the version
     "nameserver": {"store", "net", "protocol"} | OPEN_TO_ALL,
     "client": {"net", "protocol"} | OPEN_TO_ALL,
     "system": {"recovery", "broker", "nameserver", "store", "net", "protocol", "logs", "process"}
@@ -58,7 +59,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """The picture of docs/explanation/architecture.md: a room, and the rooms it may know."""
 
-BARRED = {"protocol": {"trio", "anyio", "socket", "os", "pathlib", "io", "time", "logging"}}
+_WORLD = {"trio", "anyio", "socket", "os", "pathlib", "io", "time", "logging"}
+BARRED = {"protocol": _WORLD, "sql92": _WORLD}
 """Rooms that must stay free of waiting, files and clocks, and what would let those in."""
 
 

@@ -18,6 +18,7 @@ from tests.broker.support import (
     texts,
 )
 from trio_mq.broker import holds as holding
+from trio_mq.broker.filters import EVERYTHING, MessageFilter
 from trio_mq.broker.holds import Held, Holds
 from trio_mq.config import FlushDiskType
 from trio_mq.protocol.message import BatchItem, join_batch
@@ -242,7 +243,7 @@ def arrival(queue, tags_code=0):
 
 def hold(holds, queue, peer=None, deadline_s=10.0, codes=None):
     answered = []
-    one = Held(peer or FakePeer(), queue, 0, codes, lambda: answered.append(one))
+    one = Held(peer or FakePeer(), queue, 0, MessageFilter(codes), lambda: answered.append(one))
     assert holds.hold(one, deadline_s)
     return answered
 
@@ -250,7 +251,7 @@ def hold(holds, queue, peer=None, deadline_s=10.0, codes=None):
 def test_pulls_that_are_over_are_answered_once_in_the_order_of_their_deadlines():
     holds, queue, log = Holds(5.0), Queue(), []
     for number, deadline in enumerate([3.0, 1.0, 2.0, 1.0]):
-        one = Held(FakePeer(), queue, 0, None, lambda number=number: log.append(number))
+        one = Held(FakePeer(), queue, 0, EVERYTHING, lambda number=number: log.append(number))
         holds.hold(one, deadline)
     holds.expire(0.9)
     assert log == []
@@ -279,7 +280,7 @@ def test_too_many_are_not_held(monkeypatch):
     holds, queue = Holds(5.0), Queue()
     hold(holds, queue)
     hold(holds, queue)
-    assert not holds.hold(Held(FakePeer(), queue, 0, None, lambda: None), 1.0)
+    assert not holds.hold(Held(FakePeer(), queue, 0, EVERYTHING, lambda: None), 1.0)
     holds.arrived([arrival(queue)])
     hold(holds, queue)
 
@@ -305,7 +306,7 @@ def test_an_answer_may_close_its_peer_and_ask_for_more():
         holds.drop(peer)
         hold(holds, queue)
 
-    holds.hold(Held(peer, queue, 0, None, answer), 1.0)
-    holds.hold(Held(peer, queue, 0, None, answer), 1.0)
+    holds.hold(Held(peer, queue, 0, EVERYTHING, answer), 1.0)
+    holds.hold(Held(peer, queue, 0, EVERYTHING, answer), 1.0)
     holds.arrived([arrival(queue, 5)])
     assert len(holds) == 2

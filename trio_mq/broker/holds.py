@@ -8,13 +8,14 @@ arrival did not match. Source of the rules: Apache PullRequestHoldService.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final
 
 import attrs
 import trio
 
+from trio_mq.broker.filters import MessageFilter
 from trio_mq.net.requests import Peer
 from trio_mq.store.dispatch import Arrival
 from trio_mq.store.queues import BaseQueue
@@ -34,7 +35,7 @@ class Held:
     peer: Peer
     queue: BaseQueue
     offset: int
-    codes: Container[int] | None
+    filter: MessageFilter
     answer: Callable[[], None]
     done: bool = False
 
@@ -81,11 +82,11 @@ class Holds:
     def arrived(self, hits: Iterable[Arrival]) -> None:
         """Answer the pulls that wait for one of these arrivals."""
         answered: list[Held] = []
-        for queue, tags_code, _props, _queue_offset in hits:
+        for queue, tags_code, properties, _queue_offset in hits:
             waiting = self._by_queue.get(queue)
             if not waiting:
                 continue
-            matching = [h for h in waiting if h.codes is None or tags_code in h.codes]
+            matching = [h for h in waiting if h.filter.matches(tags_code, properties)]
             self._forget(matching)
             answered += matching
         _answer(answered)

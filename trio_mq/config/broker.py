@@ -204,3 +204,17 @@ class BrokerSettings:
     def fast_listen_port(self) -> int | None:
         """The second port, or None where it is off."""
         return self.listen_port - 2 if self.fast_port and self.listen_port else None
+    enable_property_filter: bool = setting(
+        "enablePropertyFilter",
+        FLAG,
+        False,
+        "Whether consumers may filter by properties (SQL92). Without a file of settings it is true: "
+        "a broker to try things with takes them all.",
+    )
+    filter_support_retry: bool = setting(
+        "filterSupportRetry",
+        FLAG,
+        False,
+        "Whether an SQL92 subscription of a retry topic filters each message by what the group "
+        "subscribes of the topic that the message was for.",
+    )

@@ -38,6 +38,10 @@ class Given:
     origin: str
 
 
+#: Without a file nobody has set the broker up: it is there to try things with (case C127).
+_TO_TRY_OUT = (Given("enablePropertyFilter", "true", "no file of settings"),)
+
+
 def load(
     *,
     file: str | None = None,
@@ -53,6 +57,7 @@ def load(
     """
     notices: list[Notice] = []
     given = [
+        *([] if file else _TO_TRY_OUT),
         *_from_environment(environment),
         *_from_file(file, notices),
         *map(_from_override, overrides),

@@ -8,11 +8,12 @@ DefaultConsumerIdsChangeListener, AdminBrokerProcessor (locks).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
 import trio
 
+from trio_mq.broker.clientcalls import ClientCalls
+from trio_mq.broker.filters import Filters
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.locks import QueueLocks
 from trio_mq.broker.members import Members
@@ -22,7 +23,7 @@ from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import RequestRefused
 from trio_mq.net.requests import Call, Peer, Reply, RequestTable
-from trio_mq.protocol import bodies, command, headers
+from trio_mq.protocol import bodies
 from trio_mq.protocol.bodies import (
     CheckClientBody,
     ConsumerData,
@@ -32,17 +33,13 @@ from trio_mq.protocol.bodies import (
     LockBatchBody,
     LockBatchReplyBody,
 )
-from trio_mq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
-from trio_mq.protocol.command import Command
+from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.headers.heartbeat import (
     GetConsumerListByGroupRequest,
     HeartbeatReply,
     NotifyConsumerIdsChangedRequest,
     UnregisterClientRequest,
 )
-
-_OPAQUE_LIMIT = 2**31
-"""Correlation numbers are signed 32-bit ones; nobody answers ours, so they may start again."""
 
 
 class Clients:
@@ -55,13 +52,16 @@ class Clients:
         members: Members,
         locks: QueueLocks,
         settings: BrokerSettings,
+        calls: ClientCalls,
+        filters: Filters,
     ) -> None:
+        self._filters = filters
+        self._calls = calls
         self._topics = topics
         self._groups = groups
         self._members = members
         self._locks = locks
         self._settings = settings
-        self._opaque = itertools.count()
 
     def fill(self, table: RequestTable) -> None:
         """Register the request codes of this family."""
@@ -136,12 +136,8 @@ class Clients:
     def check(self, call: Call, _: None) -> Reply:
         """CHECK_CLIENT_CONFIG (46): whether we can filter as a consumer wants."""
         wanted = bodies.decode(CheckClientBody, call.command.body).subscription_data
-        if not is_tag_type(wanted.expression_type):
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                "The broker does not support consumer to filter message by "
-                f"{wanted.expression_type}; subscribe by tags, or filter in the consumer",
-            )
+        if not is_tag_type(wanted.expression_type):  # tags are for the client to look at
+            self._filters.of(wanted.expression_type, wanted.sub_string)
         return Reply()
 
     def lock(self, call: Call, _: None) -> Reply:
@@ -181,15 +177,6 @@ class Clients:
             config = self._groups.get(name)
             if config is not None and not config.notify_consumer_ids_changed_enable:
                 continue
-            ext = headers.encode(NotifyConsumerIdsChangedRequest(name))
+            header = NotifyConsumerIdsChangedRequest(name)
             for client in self._members.consumers(name):
-                client.peer.write(
-                    command.encode(
-                        Command(
-                            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-                            ext,
-                            flag=FLAG_ONEWAY,
-                            opaque=next(self._opaque) % _OPAQUE_LIMIT,
-                        )
-                    )
-                )
+                self._calls.tell(client.peer, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)

@@ -7,7 +7,7 @@ DefaultPullMessageResultHandler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from struct import Struct
 from typing import TypeAlias
 
@@ -15,15 +15,22 @@ import attrs
 import trio
 
 from trio_mq.broker.groups import GroupTable
+from trio_mq.broker.filters import EVERYTHING, Filters, MessageFilter
 from trio_mq.broker.holds import Held, Holds
-from trio_mq.broker.members import Members
+from trio_mq.broker.members import ConsumerGroup, Members
+from trio_mq.broker.names import RETRY_PREFIX
 from trio_mq.broker.offsets import ConsumerOffsets
-from trio_mq.broker.subscriptions import is_tag_type, parse_tags
+from trio_mq.broker.subscriptions import is_tag_type
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import RequestRefused
 from trio_mq.net.requests import Peer, Reply, encode_reply
-from trio_mq.protocol.bodies import MessageModel, SubscriptionGroupConfig, TopicConfig
+from trio_mq.protocol.bodies import (
+    MessageModel,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
 from trio_mq.protocol.codes import VERSION, Perm, PullFlag, ResponseCode
 from trio_mq.protocol.headers.hot import PullFields
 from trio_mq.protocol.headers.pull import PullMessageReply, PullMessageRequest
@@ -84,7 +91,7 @@ class _Allowed:
 
     group: SubscriptionGroupConfig
     topic: TopicConfig
-    codes: Container[int] | None
+    filter: MessageFilter
 
 
 class Puller:
@@ -100,6 +107,7 @@ class Puller:
         holds: Holds,
         settings: BrokerSettings,
     ) -> None:
+        filters: Filters,
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -108,6 +116,7 @@ class Puller:
         self._holds = holds
         self._settings = settings
         limits = store.parts.settings
+        self._filters = filters
         #: Most messages of one answer. What a client asks beyond would only lengthen the scan for a rare tag.
         self._max_count = max(
             limits.max_transfer_count_in_memory, limits.max_transfer_count_in_disk
@@ -150,7 +159,10 @@ class Puller:
             self._offsets.take_reset(group, topic, queue_id)
         else:
             count = min(request.max_msg_nums, self._max_count)
-            found = self._store.reader.messages(queue, offset, count, allowed.codes)
+            wanted = allowed.filter
+            found = self._store.reader.messages(
+                queue, offset, count, wanted.codes, wanted.accepts
+            )
             if again is not None and request.sys_flag & _COMMIT:
                 self._offsets.commit(group, topic, queue_id, request.commit_offset)
         self._offsets.pulled(group, topic, queue_id, found.next_offset)
@@ -161,7 +173,7 @@ class Puller:
             reply_code == ResponseCode.PULL_NOT_FOUND
             and again is not None
             and request.sys_flag & _SUSPEND
-            and self._hold(peer, request, queue, allowed.codes, again)
+            and self._hold(peer, request, queue, allowed.filter, again)
         ):
             return None
         header = PullMessageReply(
@@ -197,7 +209,7 @@ class Puller:
         peer: Peer,
         request: PullRequest,
         queue: BaseQueue | None,
-        codes: Container[int] | None,
+        wanted: MessageFilter,
         again: Callable[[], None],
     ) -> bool:
         settings = self._settings
@@ -206,7 +218,7 @@ class Puller:
             time_ms = settings.short_polling_time_ms
         if queue is None:
             queue = self._store.queues.obtain(request.topic, request.queue_id)
-        held = Held(peer, queue, request.queue_offset, codes, again)
+        held = Held(peer, queue, request.queue_offset, wanted, again)
         return self._holds.hold(held, trio.current_time() + max(0, time_ms) / 1000)
 
     # -- checks ----------------------------------------------------------------------------------------------
@@ -250,12 +262,12 @@ class Puller:
                 ResponseCode.INVALID_PARAMETER,
                 f"queue id {request.queue_id}: topic {request.topic} has {topic.read_queue_nums} queues to read",
             )
-        return _Allowed(group, topic, self._codes(request, group))
+        return _Allowed(group, topic, self._wanted(request, group))
 
-    def _codes(self, request: PullRequest, group: SubscriptionGroupConfig) -> Container[int] | None:
-        """Tags codes that the pull wants, None for all: from the request, or from the group's heartbeat."""
+    def _wanted(self, request: PullRequest, group: SubscriptionGroupConfig) -> MessageFilter:
+        """What the pull wants: as the request says, or the group's heartbeat."""
         if request.sys_flag & _SUBSCRIPTION:
-            return self._filter(request.expression_type, request.subscription)
+            return self._filters.of(request.expression_type, request.subscription)
         name = request.consumer_group
         live = self._members.consumer_group(name)
         if live is None:
@@ -288,17 +300,24 @@ class Puller:
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 f"the subscription of group {name} is older than this request; send a heartbeat first",
             )
-        return self._filter(subscription.expression_type, subscription.sub_string)
+        return self._subscribed(live, subscription)
 
-    def _filter(self, expression_type: str | None, expression: str | None) -> Container[int] | None:
-        if not is_tag_type(expression_type):
-            raise PullRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"the broker does not support consumer to filter message by {expression_type} "
-                f"(as with enablePropertyFilter=false); subscribe by tags, or filter in the consumer",
-            )
-        tags = parse_tags(expression)
-        return None if tags.everything else tags.codes
+    def _subscribed(self, live: ConsumerGroup, subscription: SubscriptionData) -> MessageFilter:
+        """The filter of a heartbeat. There is none older than its subscription, so 28 is never answered."""
+        if subscription.class_filter_mode:
+            return EVERYTHING
+        by_tags = is_tag_type(subscription.expression_type)
+        try:
+            made = self._filters.of(subscription.expression_type, subscription.sub_string)
+        except RequestRefused as refusal:
+            if by_tags or refusal.code != ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+                raise
+            raise PullRefused(ResponseCode.FILTER_DATA_NOT_EXIST, refusal.remark) from refusal
+        if by_tags or not subscription.topic.startswith(RETRY_PREFIX):
+            return made
+        if not self._settings.filter_support_retry:
+            return made
+        return self._filters.of_retries(live.subscription)
 
 
 def _code_of(found: Found, offset: int) -> int:
