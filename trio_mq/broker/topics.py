@@ -31,7 +31,6 @@ MAX_QUEUES: Final = 65_536
 """Most queues of a topic: each costs files and memory, and the peers' own largest has 1,024."""
 
 SCHEDULE_QUEUES: Final = 18
-REVIVE_QUEUES: Final = 8
 BENCHMARK_QUEUES: Final = 1024
 
 _READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
@@ -57,7 +56,7 @@ def system_topics(settings: BrokerSettings, *, timer: bool = True) -> list[Topic
         topic(names.OFFSET_MOVED_TOPIC),
         topic(names.SCHEDULE_TOPIC, SCHEDULE_QUEUES),
         topic(f"{cluster}_REPLY_TOPIC"),
-        topic(f"{names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", REVIVE_QUEUES),
+        topic(f"{names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", settings.revive_queue_num),
         topic(f"{names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, int(Perm.INHERIT)),
         topic(names.HALF_TOPIC),
         topic(names.OP_HALF_TOPIC),
