@@ -12,18 +12,31 @@ from collections.abc import Callable
 
 import trio
 
+from trio_mq.broker.clientcalls import ClientCalls
+from trio_mq.broker.delays import Delays
+from trio_mq.broker.filters import Filters
 from trio_mq.broker.holds import Holds
 from trio_mq.broker.locks import QueueLocks
 from trio_mq.broker.members import Members
+from trio_mq.broker.pop.orders import PopOrders
+from trio_mq.broker.pop.polls import PopPolls
+from trio_mq.broker.pop.service import PopService
 from trio_mq.broker.processors.admin import Admin
 from trio_mq.broker.processors.client import Clients
 from trio_mq.broker.processors.offset import Offsets
 from trio_mq.broker.processors.pull import Puller
 from trio_mq.broker.processors.query import Queries
+from trio_mq.broker.processors.reply import Replies
 from trio_mq.broker.processors.send import Sender
+from trio_mq.broker.processors.sendback import SendBack
+from trio_mq.broker.put import Putter
+from trio_mq.broker.redirects import Redirects
 from trio_mq.broker.remoting import RemotingFace
+from trio_mq.broker.retries import RetrySends
 from trio_mq.broker.saver import Saver
+from trio_mq.broker.stats import SAMPLE_S, BrokerStats
 from trio_mq.broker.tables import BrokerTables
+from trio_mq.broker.transactions.service import TransactionService
 from trio_mq.clock import Clock
 from trio_mq.config import Settings
 from trio_mq.net.requests import Peer, RequestTable
@@ -48,20 +61,42 @@ class Broker:
         mine = settings.broker
         self.store = store
         self.members = Members(mine.channel_expired_timeout_ms / 1000)
-        self.locks = QueueLocks()
+        self.locks = QueueLocks(mine.lock_max_live_ms / 1000)
+        self.calls = ClientCalls()
         self.holds = Holds(HOLD_SCAN_S if mine.long_polling_enable else SHORT_HOLD_SCAN_S)
         topics, groups = tables.topics.table, tables.groups.table
         offsets = tables.offsets.table
         self.topics = topics
         self._offsets = offsets
-        self.sender = Sender(store, topics, groups, mine, settings.store, clock, store.host)
-        self.puller = Puller(store, topics, groups, offsets, self.members, self.holds, mine)
+        self.redirects = Redirects(settings.store)
+        self.putter = Putter(store, self.redirects, clock)
+        self.sender = Sender(
+            store, topics, groups, mine, settings.store, clock, store.host, self.redirects
+        )
+        self.sender.retry_sends = RetrySends(topics, groups, self.locks)
+        self.filters = Filters(mine)
+        self.puller = Puller(
+            store, topics, groups, offsets, self.members, self.holds, self.filters, mine
+        )
+        self.stats = BrokerStats(
+            store.queues, clock, mine.cluster, topics.is_system, lambda: self.puller.missed
+        )
         self.saver = Saver(tables, mine.flush_consumer_offset_interval_ms / 1000)
+        levels_ms = settings.store.delay_levels_ms
+        self.delays = Delays(store, self.putter, tables.delays.table, levels_ms, clock)
+        delays_s = settings.store.flush_delay_offset_interval_ms / 1000
+        self.saver.every(tables.delays, delays_s, before=self.delays.settle)
         self.requests = RequestTable("broker")
-        self.clients = Clients(topics, groups, self.members, self.locks, mine)
+        self.clients = Clients(
+            topics, groups, self.members, self.locks, mine, self.calls, self.filters
+        )
         self.clients.fill(self.requests)
         Offsets(store, topics, groups, offsets, mine).fill(self.requests)
         Queries(store, topics, settings.store).fill(self.requests)
+        SendBack(store, topics, groups, self.putter, mine).fill(self.requests)
+        Replies(
+            self.sender, self.putter, self.members, self.calls, settings, store.host
+        ).fill(self.requests)
         Admin(
             settings,
             store,
@@ -70,12 +105,17 @@ class Broker:
             offsets,
             self.members,
             self.sender,
-            self.puller,
+            self.stats,
             clock,
             address,
             locks=self.locks,
+            calls=self.calls,
             saver=self.saver,
         ).fill(self.requests)
+        self.transactions = TransactionService(
+            settings, store, topics, offsets, self.members, self.calls, self.putter, clock
+        )
+        self.transactions.fill(self.requests)
         self.face = RemotingFace(
             store,
             self.sender,
@@ -87,16 +127,40 @@ class Broker:
             self._disconnected,
             topics,
             saver=self.saver,
+            answered=self.calls.answered,
         )
+        self.pop_polls = PopPolls(
+            store.queues, topics, most_per_key=1024, most=100_000, force_interval=800
+        )
+        self.pops = PopService(
+            store,
+            topics,
+            groups,
+            offsets,
+            PopOrders(clock),
+            self.pop_polls,
+            self.filters,
+            self.putter,
+            self.redirects,
+            self.saver,
+            mine,
+            clock,
+            self.face.handle_again,
+            clock.now_ms,
+        )
+        self.pops.fill(self.requests)
         groups.changed = self._group_changed
         topics.changed = self._topic_changed
         #: Called with the name of each topic that was created, changed or deleted.
         self.topic_changed: Callable[[str], None] | None = None
         store.dispatcher.listeners.append(self.holds.arrived)
+        store.dispatcher.listeners.append(self.pop_polls.arrived)
         store.cleaner.expired = self._expired
 
     def _disconnected(self, peer: Peer) -> None:
         self.holds.drop(peer)
+        self.pop_polls.drop(peer)
+        self.calls.dropped(peer)
         self.clients.disconnected(peer)
 
     def _expired(self, expired: Expired) -> None:
@@ -113,11 +177,14 @@ class Broker:
                         " because the disk is full" if expired.forced else "",
                     )
 
-    def _group_changed(self, _group: str) -> None:
+    def _group_changed(self, group: str) -> None:
         self.saver.soon()
+        self.pop_polls.group_changed(group)
 
     def _topic_changed(self, topic: str) -> None:
         self.saver.soon()
+        self.pops.topic_changed(topic)
+        self.pop_polls.topic_changed(topic)
         if self.topic_changed is not None:
             self.topic_changed(topic)
 
@@ -131,12 +198,24 @@ class Broker:
                     interval_s=EXPIRY_SCAN_S,
                     initial_delay_s=EXPIRY_SCAN_S,
                 ),
+                PeriodicTask(
+                    name="sample statistics",
+                    run=self.stats.sample,
+                    interval_s=SAMPLE_S,
+                    initial_delay_s=SAMPLE_S,
+                ),
             ]
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(self.face.run)
             await nursery.start(self.holds.run)
+            await nursery.start(self.delays.run)
+            await nursery.start(self.calls.run)
+            await nursery.start(self.transactions.run)
             await nursery.start(self.saver.run)
+            await nursery.start(self.pop_polls.run)
+            await nursery.start(self.pops.run)
+            nursery.start_soon(self.filters.prepare, self.store.parts.disk)
             await nursery.start(scheduler.run)
             task_status.started()
 
@@ -146,4 +225,5 @@ class Broker:
 
     async def close(self) -> None:
         """Save all tables. Called after :meth:`run` has ended, with a shield and a limit around it."""
+        await self.delays.close()
         await self.saver.close()

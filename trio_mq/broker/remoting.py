@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Container
 from functools import partial
 from struct import Struct
+from time import perf_counter
 from typing import Protocol
 
 import msgspec
@@ -42,6 +43,7 @@ from trio_mq.protocol.headers.pull import PullMessageRequest
 from trio_mq.protocol.headers.send import SendMessageReply, SendMessageRequest, SendMessageRequestV2
 from trio_mq.store.segments import ColdData
 from trio_mq.store.store import Store
+from trio_mq.store.traffic import TIMED_EVERY
 
 log = logging.getLogger("trio_mq.broker.remoting")
 
@@ -88,6 +90,7 @@ class RemotingFace:
         disconnected: Callable[[Peer], None],
         topics: TopicTable,
         saver: Saver,
+        answered: Callable[[Peer, commands.Command], None],
     ) -> None:
         self._store = store
         self._sender = sender
@@ -95,6 +98,8 @@ class RemotingFace:
         self._table = table
         self._clock = clock
         self._disconnected = disconnected
+        #: Hears the answers of clients to what the broker asked them.
+        self._answered = answered
         self._topics = topics
         self._saver = saver
         self._region_id, self._trace_on = region_id, trace_on
@@ -118,6 +123,8 @@ class RemotingFace:
         #: The same for one message, with its log offset in place of the message id.
         self._sent_one = self._sent.replace(b'"msgId":"%b"', b'"msgId":"%b"' % self._id, 1)
         self._version: object = None
+        #: Receives so far, when the one that is timed began (0 for all others), and the topic of its last send.
+        self._turn, self._began_s, self._timed_topic = 0, 0.0, ""
         #: Answers to the sends of the receive that is being handled: opaque, frame (empty for a one-way send),
         #: whether it waits for the disk. A send's place in this list is its token in the store.
         self._replies: list[tuple[int, bytes, bool]] = []
@@ -135,6 +142,8 @@ class RemotingFace:
         """Handle all frames of one receive; how many it were if `peer` has stalled, None for all of them."""
         now_ms = self._clock.now_ms()
         self._version = self._topics.version
+        self._turn += 1
+        self._began_s = 0.0 if self._turn % TIMED_EVERY else perf_counter()
         number = 0
         try:
             for number, frame in enumerate(frames, 1):  # noqa: B007 - the number is the answer
@@ -175,6 +184,8 @@ class RemotingFace:
             peer.close()
             return
         if command.is_response:
+            self._finish(peer)  # who asked may put a message, with a commit of its own
+            self._answered(peer, command)
             return
         code, opaque, flag = command.code, command.opaque, command.flag
         try:
@@ -214,6 +225,7 @@ class RemotingFace:
         except RequestRefused as refusal:
             reply = Reply(refusal.code, remark=refusal.remark)
         except StoreFull as full:
+            sender.failures += 1
             reply = Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(full))
         except LocalProtocolError as error:
             reply = Reply(ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
@@ -223,21 +235,25 @@ class RemotingFace:
         else:
             frame = b"" if flag & FLAG_ONEWAY else self._sent_frame(sent, opaque)
             self._replies.append((opaque, frame, sent.wait))
+            if self._began_s:
+                self._timed_topic = request.topic
             return
         if not flag & FLAG_ONEWAY:
             peer.write(encode_reply(opaque, reply))
 
     def _sent_frame(self, sent: Sent, opaque: int) -> bytes:
         """The reply to a send that succeeded."""
-        log_offset, queue_id, queue_offset, unique_id, _, log_offsets, batch_unique_id = sent
+        log_offset, queue_id, queue_offset, unique_id, _, log_offsets, batch_unique_id, recall = (
+            sent
+        )
         # What is neither letter nor digit may need escapes in JSON, and text that is no UTF-8 care.
         plain = unique_id.isalnum() or _JSON_SAFE.issuperset(unique_id)
-        if plain and not log_offsets:
+        if plain and not log_offsets and not recall:
             fields = (log_offset, queue_id, queue_offset, unique_id, opaque)
             header = self._sent_one % fields
             return _LENGTHS.pack(4 + len(header), len(header)) + header
         message_id = b",".join([self._id % offset for offset in log_offsets or (log_offset,)])
-        if plain and not batch_unique_id:
+        if plain and not batch_unique_id and not recall:
             header = self._sent % (message_id, queue_id, queue_offset, unique_id, opaque)
             return _LENGTHS.pack(4 + len(header), len(header)) + header
         reply = SendMessageReply(
@@ -246,6 +262,7 @@ class RemotingFace:
             queue_offset=queue_offset,
             transaction_id=unique_id.decode("utf-8", "replace"),
             batch_uniq_id=batch_unique_id.decode("utf-8", "replace") or None,
+            recall_handle=recall.decode() or None,
             msg_region=self._region_id,
             trace_on=self._trace_on,
         )
@@ -270,12 +287,16 @@ class RemotingFace:
         topics_changed = self._version is not self._topics.version or self._saver.busy
         if not topics_changed and not store.is_sync:
             peer.write(b"".join([frame for _, frame, _ in replies]))
+            if self._began_s:
+                self._took(self._timed_topic, self._began_s)
             return
         peer.write(b"".join([f for _, f, wait in replies if not (wait or topics_changed)]))
         later = [frame for _, frame, wait in replies if frame and (wait or topics_changed)]
         if not later:
             return
         release, end = partial(_release, peer, later, store), store.log.written
+        if self._began_s:
+            release = partial(self._release_timed, release, self._timed_topic, self._began_s)
         if not topics_changed:
             self._when_durable(end, release)
             return
@@ -287,6 +308,18 @@ class RemotingFace:
                 _tell_doubt(peer, later, f"stored, but its topic could not be saved: {error}")
 
         self._saver.soon(saved)
+
+    def _release_timed(
+        self, release: Callable[[bool], None], topic: str, began_s: float, durable: bool
+    ) -> None:
+        release(durable)
+        self._took(topic, began_s)
+
+    def _took(self, topic: str, began_s: float) -> None:
+        """The sends of a receive that is timed are answered; the last one's topic stands for all of them."""
+        traffic = self._store.queues.traffic.get(topic)
+        if traffic is not None:
+            traffic.took(began_s)
 
     def _refused(
         self, replies: list[tuple[int, bytes, bool]], failed: Container[object]
@@ -341,6 +374,16 @@ class RemotingFace:
             answer = encode_reply(opaque, Reply(ResponseCode.SYSTEM_ERROR, remark=remark))
         if answer is not None:
             peer.write(answer)
+
+    def handle_again(self, peer: Peer, command: commands.Command) -> None:
+        """Handle a request of the table that has waited, from another task than that of its connection."""
+        if peer.closed:
+            return
+        try:
+            self._table.handle(peer, command, self._clock.now_ms())
+        except ColdData as cold:
+            again = partial(self.handle_again, peer, command)
+            self._cold.put_aside(peer, command.opaque, cold, again, oneway=command.is_oneway)
 
     # -- data that is on the disk only -----------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ except where the text of a setting says otherwise.
 
 from __future__ import annotations
 
+import enum
 import platform
 
 import attrs
@@ -15,6 +16,13 @@ from trio_mq.config import kinds
 from trio_mq.config.addresses import Address
 from trio_mq.config.declare import setting
 from trio_mq.config.kinds import FLAG, integer
+
+
+class MessageRequestMode(enum.Enum):
+    """How a consumer reads the queues that a broker assigns to it."""
+
+    PULL = "PULL"
+    POP = "POP"
 
 
 @attrs.frozen(kw_only=True)
@@ -139,6 +147,48 @@ class BrokerSettings:
         False,
         "Whether a topic may be created with the message type MIXED.",
     )
+    recall_message_enable: bool = setting(
+        "recallMessageEnable", FLAG, False, "Whether producers may take back messages that wait."
+    )
+    allow_recall_when_broker_not_writeable: bool = setting(
+        "allowRecallWhenBrokerNotWriteable",
+        FLAG,
+        True,
+        "Whether they may while the broker's permission is not to write.",
+    )
+    reject_transaction_message: bool = setting(
+        "rejectTransactionMessage", FLAG, False, "Whether transactional messages are refused."
+    )
+    transaction_timeout_ms: int = setting(
+        "transactionTimeOut",
+        integer(0, kinds.LONG_MAX),
+        6000,
+        "Age from which on a transaction without a decision is checked (ms).",
+    )
+    transaction_check_max: int = setting(
+        "transactionCheckMax",
+        integer(1),
+        15,
+        "How often a producer is asked about a transaction before it is given up.",
+    )
+    transaction_check_interval_ms: int = setting(
+        "transactionCheckInterval",
+        integer(1, kinds.LONG_MAX),
+        30_000,
+        "Time between two checks of open transactions (ms).",
+    )
+    transaction_op_msg_max_size: int = setting(
+        "transactionOpMsgMaxSize",
+        integer(1, 1_048_576),
+        4096,
+        "Bytes of decisions about transactions that are written down in one record.",
+    )
+    transaction_op_batch_interval_ms: int = setting(
+        "transactionOpBatchInterval",
+        integer(1, 600_000),
+        3000,
+        "Time until decisions about transactions are written down (ms).",
+    )
     start_accept_send_request_ms: int = setting(
         "startAcceptSendRequestTimeStamp",
         integer(0, kinds.LONG_MAX),
@@ -175,35 +225,25 @@ class BrokerSettings:
         True,
         "Whether group members are told when one joins or leaves.",
     )
+    lock_max_live_ms: int = setting(
+        "rocketmq.broker.rebalance.lockMaxLiveTime",
+        integer(100),
+        60_000,
+        "How long a queue lock of an orderly consumer lives without renewal (ms); clients renew every 20 s. "
+        "A system property of the JVM in Apache.",
+    )
+    store_reply_message_enable: bool = setting(
+        "storeReplyMessageEnable",
+        FLAG,
+        True,
+        "Whether replies to requests are also stored, in the topic named after the cluster.",
+    )
     channel_expired_timeout_ms: int = setting(
         "channelExpiredTimeout",
         integer(1000, kinds.LONG_MAX),
         120_000,
         "A client silent for so long is dropped (ms).",
     )
-    consumer_offset_update_version_step: int = setting(
-        "consumerOffsetUpdateVersionStep",
-        integer(1, kinds.LONG_MAX),
-        500,
-        "Commits between two changes of the version of the offset table.",
-    )
-    flush_consumer_offset_interval_ms: int = setting(
-        "flushConsumerOffsetInterval",
-        integer(10),
-        5000,
-        "How often consumer offsets are written to their file (ms).",
-    )
-    register_nameserver_period_ms: int = setting(
-        "registerNameServerPeriod",
-        integer(0, clamp=(10_000, 60_000)),
-        30_000,
-        "How often the broker renews its registration at name servers (ms).",
-    )
-
-    @property
-    def fast_listen_port(self) -> int | None:
-        """The second port, or None where it is off."""
-        return self.listen_port - 2 if self.fast_port and self.listen_port else None
     enable_property_filter: bool = setting(
         "enablePropertyFilter",
         FLAG,
@@ -218,3 +258,153 @@ class BrokerSettings:
         "Whether an SQL92 subscription of a retry topic filters each message by what the group "
         "subscribes of the topic that the message was for.",
     )
+    consumer_offset_update_version_step: int = setting(
+        "consumerOffsetUpdateVersionStep",
+        integer(1, kinds.LONG_MAX),
+        500,
+        "Commits between two changes of the version of the offset table.",
+    )
+    delay_offset_update_version_step: int = setting(
+        "delayOffsetUpdateVersionStep",
+        integer(1, kinds.LONG_MAX),
+        200,
+        "Steps of delayed delivery between two changes of the version of delayOffset.json.",
+    )
+    flush_consumer_offset_interval_ms: int = setting(
+        "flushConsumerOffsetInterval",
+        integer(10),
+        5000,
+        "How often consumer offsets are written to their file (ms).",
+    )
+    revive_queue_num: int = setting(
+        "reviveQueueNum",
+        integer(1, 900),
+        8,
+        "Queues of the topic that check points of pops go to. With fewer than before, those in the "
+        "queues that are left over are still worked off.",
+    )
+    revive_interval_ms: int = setting(
+        "reviveInterval",
+        integer(10, 60_000),
+        1000,
+        "How often the broker looks for popped messages that were not acknowledged in time (ms).",
+    )
+    pop_from_retry_probability: int = setting(
+        "popFromRetryProbability",
+        integer(0, 100),
+        20,
+        "Of 100 pops, how many look into the retry topic first; the others do so last.",
+    )
+    enable_retry_topic_v2: bool = setting(
+        "enableRetryTopicV2",
+        FLAG,
+        False,
+        "Whether retry topics of pops have a `+` between group and topic instead of a `_`.",
+    )
+    retrieve_message_from_pop_retry_topic_v1: bool = setting(
+        "retrieveMessageFromPopRetryTopicV1",
+        FLAG,
+        True,
+        "With `enableRetryTopicV2`: whether every second pop looks into the retry topic with a `_`, "
+        "where there still may be messages.",
+    )
+    init_pop_offset_by_check_msg_in_mem: bool = setting(
+        "initPopOffsetByCheckMsgInMem",
+        FLAG,
+        True,
+        "Whether a group that pops a queue for the first time and wants the newest messages gets "
+        "all of a queue that is young.",
+    )
+    enable_pop_message_threshold: bool = setting(
+        "enablePopMessageThreshold",
+        FLAG,
+        False,
+        "Whether a queue hands nothing out to a group that has too many messages of it.",
+    )
+    pop_inflight_message_threshold: int = setting(
+        "popInflightMessageThreshold",
+        integer(1, kinds.LONG_MAX),
+        10_000,
+        "How many unacknowledged messages of one queue are too many.",
+    )
+    append_ck_async: bool = setting(
+        "appendCkAsync",
+        FLAG,
+        False,
+        "With synchronous flush: whether a pop is answered before its check point is on the disk.",
+    )
+    append_ack_async: bool = setting(
+        "appendAckAsync",
+        FLAG,
+        False,
+        "With synchronous flush: whether an acknowledgement of a popped message is answered before "
+        "it is on the disk.",
+    )
+    pop_response_return_actual_retry_topic: bool = setting(
+        "popResponseReturnActualRetryTopic",
+        FLAG,
+        False,
+        "Whether a message that is popped from a retry topic shows that topic instead of its own.",
+    )
+    enable_notify_after_pop_order_lock_release: bool = setting(
+        "enableNotifyAfterPopOrderLockRelease",
+        FLAG,
+        True,
+        "Whether a waiting ordered pop is answered as soon as the queue is free again.",
+    )
+    pop_polling_size: int = setting(
+        "popPollingSize",
+        integer(0),
+        1024,
+        "How many pops may wait for one topic, group and queue; as many notifications.",
+    )
+    max_pop_polling_size: int = setting(
+        "maxPopPollingSize",
+        integer(0, kinds.LONG_MAX),
+        100_000,
+        "How many pops may wait in all; as many notifications.",
+    )
+    pop_long_polling_force_notify_interval: int = setting(
+        "popLongPollingForceNotifyInterval",
+        integer(0, kinds.LONG_MAX),
+        800,
+        "Of so many messages that arrive in a queue, one answers a waiting pop even if its filter "
+        "does not match, so that the group's progress moves on; 0 is never.",
+    )
+    default_message_request_mode: MessageRequestMode = setting(  # noqa: RUF009 - declares a field
+        "defaultMessageRequestMode",
+        kinds.choice(MessageRequestMode),
+        MessageRequestMode.PULL,
+        "How consumers whose queues the broker assigns read them, unless set for a topic and group.",
+    )
+    default_pop_share_queue_num: int = setting(
+        "defaultPopShareQueueNum",
+        integer(-1),
+        -1,
+        "How many consumers behind it a consumer that pops shares the queues of, by default; with 0 "
+        "or less all pop all queues.",
+    )
+    server_load_balancer_enable: bool = setting(
+        "serverLoadBalancerEnable",
+        FLAG,
+        True,
+        "Whether the broker, when asked for an assignment, divides the queues; if not, each "
+        "consumer hears of all.",
+    )
+    load_balance_poll_name_server_interval_ms: int = setting(
+        "loadBalancePollNameServerInterval",
+        integer(100, kinds.LONG_MAX),
+        30_000,
+        "How often name servers are asked for the queues of topics that consumers want assigned (ms).",
+    )
+    register_nameserver_period_ms: int = setting(
+        "registerNameServerPeriod",
+        integer(0, clamp=(10_000, 60_000)),
+        30_000,
+        "How often the broker renews its registration at name servers (ms).",
+    )
+
+    @property
+    def fast_listen_port(self) -> int | None:
+        """The second port, or None where it is off."""
+        return self.listen_port - 2 if self.fast_port and self.listen_port else None
