@@ -24,6 +24,7 @@ import trio
 
 from trio_mq.broker.names import pop_retry_topics
 from trio_mq.broker.topics import TopicTable
+from trio_mq.config import BrokerSettings
 from trio_mq.net.requests import Peer
 from trio_mq.store.dispatch import Arrival
 from trio_mq.store.queues import BaseQueue
@@ -110,6 +111,25 @@ class PopPolls:
         self._count = 0
         self._due: deque[Poll] = deque()
         self._news = trio.Event()
+
+    @classmethod
+    def of(
+        cls,
+        settings: BrokerSettings,
+        queues: QueueTable,
+        topics: TopicTable,
+        *,
+        newest_first: bool = False,
+    ) -> PopPolls:
+        """With the limits of the settings."""
+        return cls(
+            queues,
+            topics,
+            most_per_key=settings.pop_polling_size,
+            most=settings.max_pop_polling_size,
+            force_interval=settings.pop_long_polling_force_notify_interval,
+            newest_first=newest_first,
+        )
 
     def __len__(self) -> int:
         return self._count

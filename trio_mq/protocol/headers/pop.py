@@ -83,7 +83,7 @@ class NotificationRequest:
     topic: str
     queue_id: I32
     poll_time: I64
-    born_time: I64
+    born_time: I64 = 0
     order: bool = False
     attempt_id: str | None = None
 
