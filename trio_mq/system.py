@@ -34,6 +34,7 @@ from trio_mq.broker.broker import Broker
 from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.pop.orders import PopOrders
 from trio_mq.broker.register import Registrar
 from trio_mq.broker.starting import Progress, tell
 from trio_mq.broker.tables import BrokerTables, load_tables
@@ -203,6 +204,7 @@ async def run_system(
             ha_address=str(Address(advertised.host, advertised.port + 1)),
         )
         broker.topic_changed = registrar.topic_changed
+        broker.routes.nameservers = _nameservers(settings, nameserver)
         broker.saver.published = partial(registrar.published, PUBLISH_LIMIT_S)
         registration = _running("registration", registrar.run, failures, registrar.close)
         await stack.enter_async_context(registration)
@@ -346,6 +348,9 @@ async def _recovered(
         groups=GroupTable(settings.broker, clock),
         offsets=ConsumerOffsets(settings.broker, clock),
         delays=DelayOffsets(clock, settings.broker.delay_offset_update_version_step),
+        orders=PopOrders(
+            clock, tell_unlocked=settings.broker.enable_notify_after_pop_order_lock_release
+        ),
         damages=damages,
     )
     choices = attrs.evolve(

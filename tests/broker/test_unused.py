@@ -82,15 +82,15 @@ def test_without_a_folder_there_is_nothing_to_say(caplog: pytest.LogCaptureFixtu
 
 
 def test_an_earlier_one_is_not_replaced() -> None:
-    disk = disk_with({"delayOffset.json": bytes(9), "delayOffset.json.bad-1": b"first"})
+    disk = disk_with({"consumerFilter.json": bytes(9), "consumerFilter.json.bad-1": b"first"})
     keep_spoilt_aside(disk, "/s/config", 1)
-    assert disk.list_dir("/s/config") == ["delayOffset.json.bad-1", "delayOffset.json.bad-2"]
-    assert disk.open("/s/config/delayOffset.json.bad-1").read(9, 0) == b"first"
+    assert disk.list_dir("/s/config") == ["consumerFilter.json.bad-1", "consumerFilter.json.bad-2"]
+    assert disk.open("/s/config/consumerFilter.json.bad-1").read(9, 0) == b"first"
 
 
 def test_one_that_cannot_be_renamed_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    disk = disk_with({"delayOffset.json": bytes(9)})
+    disk = disk_with({"consumerFilter.json": bytes(9)})
     disk.fail_when(lambda op: op.kind == "rename", errno.EROFS)
     keep_spoilt_aside(disk, "/s/config", 1)
-    assert "delayOffset.json cannot be read, nor renamed" in caplog.text
-    assert disk.list_dir("/s/config") == ["delayOffset.json"]
+    assert "consumerFilter.json cannot be read, nor renamed" in caplog.text
+    assert disk.list_dir("/s/config") == ["consumerFilter.json"]

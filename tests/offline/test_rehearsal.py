@@ -267,11 +267,11 @@ async def test_no_byte_name_or_time_changes(world: World, damage: Damage, crashe
 
 async def test_files_of_other_features_are_named_when_they_are_spoilt(world: World):
     await world.filled(10)
-    world.write(world.path("config/delayOffset.json"), b"\0" * 180)
+    world.write(world.path("config/consumerFilter.json"), b"\0" * 180)
     found = await inspect(world)
-    finding = state(found, "delayOffset.json")
+    finding = state(found, "consumerFilter.json")
     assert finding.effect is Effect.IGNORED
-    assert "config/delayOffset.json.bad-" in finding.problem
+    assert "config/consumerFilter.json.bad-" in finding.problem
 
 
 @pytest.mark.parametrize("log_is_refused", [True, False])
@@ -280,7 +280,7 @@ async def test_all_state_files_that_a_start_renames_are_told(world: World, log_i
     config = world.path("config")
     spoilt = {
         "topics.json": (b"\0" * 180, b'{"topicConfigTable":{}}'),
-        "delayOffset.json": (b"\0" * 180, b"{"),
+        "consumerFilter.json": (b"\0" * 180, b"{"),
         "timermetrics": (b"{", b"{}"),
     }
     for name, (data, backup) in spoilt.items():
@@ -294,9 +294,9 @@ async def test_all_state_files_that_a_start_renames_are_told(world: World, log_i
     renamed = {c.old_path: c.path for c in found.changes if c.kind is Kind.RENAMED}
     assert renamed == {
         f"config/{name}": f"config/{name}.bad-{now}"
-        for name in ("topics.json", "delayOffset.json", "delayOffset.json.bak")
+        for name in ("topics.json", "consumerFilter.json", "consumerFilter.json.bak")
     }
-    assert {state(found, f"delayOffset.json{end}").effect for end in ("", ".bak")} == {
+    assert {state(found, f"consumerFilter.json{end}").effect for end in ("", ".bak")} == {
         Effect.IGNORED
     }
     report = text(found)

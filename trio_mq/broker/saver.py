@@ -83,7 +83,8 @@ class Saver:
             self._wanted = trio.Event()
             # who asks from here on waits for the next round: this one may not have its change
             waiting, self._waiting = self._waiting, []
-            error = await self._save_all(self._tables.topics, self._tables.groups)
+            tables = self._tables
+            error = await self._save_all(tables.topics, tables.groups, tables.modes)
             retry = error is not None
             if waiting and self.published is not None:
                 await self.published()

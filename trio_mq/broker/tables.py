@@ -34,6 +34,8 @@ from trio_mq.broker.aside import keep_aside
 from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import Clamped, ConsumerOffsets
+from trio_mq.broker.pop.modes import RequestModes
+from trio_mq.broker.pop.orders import PopOrders
 from trio_mq.broker.topics import TopicTable
 from trio_mq.broker.unused import keep_spoilt_aside
 from trio_mq.clock import Clock
@@ -75,6 +77,8 @@ class StateKind:
     without: str
     #: Whether a start goes on without it: what it holds can be found again, at the price of repeats.
     expendable: bool = False
+    #: Whether a broker that never had something to write there has no such file.
+    made_when_used: bool = False
 
 
 TOPICS: Final = StateKind(
@@ -99,6 +103,18 @@ DELAYS: Final = StateKind(
     "the progress of delayed messages",
     "delayed messages that the log still holds are delivered once more when they are due or overdue",
     expendable=True,
+)
+ORDERS: Final = StateKind(
+    "consumerOrderInfo.json",
+    "what ordered pop consumers have not acknowledged yet",
+    "they get those messages again at once, and their counts begin anew",
+    expendable=True,
+)
+MODES: Final = StateKind(
+    "messageRequestMode.json",
+    "which groups pop the queues that the broker assigns to them",
+    "all groups read as defaultMessageRequestMode says; set it again: mqadmin setConsumeMode",
+    made_when_used=True,
 )
 
 
@@ -238,11 +254,13 @@ class BrokerTables:
     groups: LoadedStateFile[GroupTable]
     offsets: LoadedStateFile[ConsumerOffsets]
     delays: LoadedStateFile[DelayOffsets]
+    orders: LoadedStateFile[PopOrders]
+    modes: LoadedStateFile[RequestModes]
 
     @property
     def files(self) -> tuple[LoadedStateFile[Any], ...]:
         """All of them, in the order in which they are saved: offsets mention topics and groups."""
-        return (self.topics, self.groups, self.offsets, self.delays)
+        return (self.topics, self.groups, self.modes, self.offsets, self.delays, self.orders)
 
     def read_queues(self) -> list[QueueKey]:
         """Queues of known topics that a group has read from: those had messages."""
@@ -274,6 +292,8 @@ async def load_tables(
     groups: GroupTable,
     offsets: ConsumerOffsets,
     delays: DelayOffsets | None = None,
+    orders: PopOrders | None = None,
+    modes: RequestModes | None = None,
     damages: Sequence[str] = (),
 ) -> BrokerTables:
     """Fill the tables of a broker from their files in `directory` (``config`` of the store).
@@ -287,6 +307,8 @@ async def load_tables(
             StateFile(disk, directory, GROUPS, groups, clock),
             StateFile(disk, directory, OFFSETS, offsets, clock),
             StateFile(disk, directory, DELAYS, delays or DelayOffsets(clock), clock),
+            StateFile(disk, directory, ORDERS, orders or PopOrders(clock), clock),
+            StateFile(disk, directory, MODES, modes or RequestModes(), clock),
         ],
         damages,
     )
@@ -317,8 +339,14 @@ async def _load_all(
             log.error("%s; the bad file is kept as %s", examination.notice, ", ".join(aside))
         elif examination.notice:
             log.warning("%s", examination.notice)
-        main_is_good = examination.main.state is CopyState.GOOD
-        loaded.append(LoadedStateFile(file, main_is_good=main_is_good))
+        states = (examination.main.state, examination.backup.state)
+        loaded.append(
+            LoadedStateFile(
+                file,
+                main_is_good=states[0] is CopyState.GOOD,
+                never_there=states == (CopyState.MISSING, CopyState.MISSING),
+            )
+        )
     return loaded
 
 
@@ -328,14 +356,17 @@ class LoadedStateFile(Generic[T]):
     Made by :meth:`StateFile.load` and :func:`load_tables` only.
     """
 
-    def __init__(self, file: StateFile[T], *, main_is_good: bool) -> None:
+    def __init__(
+        self, file: StateFile[T], *, main_is_good: bool, never_there: bool = False
+    ) -> None:
         self.table: T = file.table
         self.path = f"{file.directory}/{file.kind.name}"
         self._disk = file.disk
         self._directory = file.directory
         self._main_is_good = main_is_good
         # what did not come from the file itself is saved again even if it never changes
-        self._saved_revision = file.table.revision if main_is_good else None
+        is_saved = main_is_good or (never_there and file.kind.made_when_used)
+        self._saved_revision = file.table.revision if is_saved else None
         self._one_at_a_time = trio.Lock()
 
     @property

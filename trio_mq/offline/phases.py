@@ -39,6 +39,8 @@ async def recover_parts(
         groups=tables.groups,
         offsets=tables.offsets,
         delays=tables.delays,
+        orders=tables.orders,
+        modes=tables.modes,
     )
     report = await recover(parts, attrs.evolve(choices, expected=loaded.read_queues()))
     clamped = loaded.clamp_progress(parts.queues)

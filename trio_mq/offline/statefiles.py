@@ -15,10 +15,14 @@ import attrs
 from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.pop.modes import RequestModes
+from trio_mq.broker.pop.orders import PopOrders
 from trio_mq.broker.tables import (
     DELAYS,
     GROUPS,
+    MODES,
     OFFSETS,
+    ORDERS,
     TOPICS,
     BrokerTables,
     CopyState,
@@ -45,6 +49,8 @@ class Tables:
     groups: GroupTable
     offsets: ConsumerOffsets
     delays: DelayOffsets
+    orders: PopOrders
+    modes: RequestModes
 
     @classmethod
     def make(cls, settings: BrokerSettings, clock: Clock) -> Tables:
@@ -54,6 +60,8 @@ class Tables:
             GroupTable(settings, clock),
             ConsumerOffsets(settings, clock),
             DelayOffsets(clock, settings.delay_offset_update_version_step),
+            PopOrders(clock),
+            RequestModes(),
         )
 
     def is_batch(self, topic: str) -> bool:
@@ -72,6 +80,8 @@ def examine_all(disk: Disk, root: str, tables: Tables) -> list[StateFinding]:
             (GROUPS, tables.groups),
             (OFFSETS, tables.offsets),
             (DELAYS, tables.delays),
+            (ORDERS, tables.orders),
+            (MODES, tables.modes),
         )
     ]
     return [*found, _checkpoint(disk, f"{root}/checkpoint")]
