@@ -112,7 +112,7 @@ async def test_one_way_requests_are_never_answered(autojump_clock, bench):
     await trio.sleep(20)
     assert peer.take() == []
     assert not peer.closed
-    assert [m.body for m in bench.stored()] == [b"a", b"stored", b"stored"]
+    assert [m.body for m in bench.stored()] == [b"a", b"stored", b"hello", b"stored", b"hello"]
 
 
 async def test_one_way_requests_that_need_the_disk_are_not_answered_either(

@@ -401,39 +401,61 @@ async def test_a_retry_topic_needs_its_group(autojump_clock, bench):
     assert bench.ask(send("%RETRY%Nobody")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-# -- what we cannot promise
+# -- messages that go somewhere else first
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "named"),
+    ("text", "topic", "queue_id"),
     [
-        (props(DELAY="3"), 13, "delay level 3"),
-        (props(DELAY="18"), 13, "delay level 18"),
-        (props(DELAY="x"), 13, "delay level x"),
-        (props(DELAY="0"), 0, ""),
-        (props(DELAY="-1"), 0, ""),
-        (props(TIMER_DELAY_SEC="1"), 13, "TIMER_DELAY_SEC"),
-        (props(TIMER_DELAY_MS="1"), 13, "TIMER_DELAY_MS"),
-        (props(TIMER_DELIVER_MS="1"), 13, "TIMER_DELIVER_MS"),
-        (props(TRAN_MSG="true"), 16, "transactional"),
-        (props(TRAN_MSG="True"), 16, "transactional"),
-        (props(TRAN_MSG="false"), 0, ""),
-        (props(TRAN_MSG="true", DELAY="3"), 13, "delay"),  # C154
-        (props(INNER_NUM="3"), 13, "INNER_NUM"),
+        (props(DELAY="3"), "SCHEDULE_TOPIC_XXXX", 2),
+        (props(DELAY="18"), "SCHEDULE_TOPIC_XXXX", 17),
+        (props(DELAY="19"), "SCHEDULE_TOPIC_XXXX", 17),  # B072
+        (props(DELAY="0"), "T", 0),
+        (props(DELAY="-1"), "T", 0),
+        (props(TIMER_DELAY_SEC="1"), "rmq_sys_wheel_timer", 0),
+        (props(TIMER_DELAY_MS="1"), "rmq_sys_wheel_timer", 0),
+        (props(TIMER_DELIVER_MS="1"), "T", 0),  # B070: over since 1970
+        (props(TRAN_MSG="true"), "RMQ_SYS_TRANS_HALF_TOPIC", 0),
+        (props(TRAN_MSG="True"), "RMQ_SYS_TRANS_HALF_TOPIC", 0),
+        (props(TRAN_MSG="false"), "T", 0),
+        (props(TRAN_MSG="true", DELAY="3"), "RMQ_SYS_TRANS_HALF_TOPIC", 0),  # C154
     ],
 )
-async def test_c154_delayed_timed_and_transactional_messages_are_refused_not_lost(
-    autojump_clock, bench, text, code, named
+async def test_messages_that_wait_are_stored_where_their_service_looks(
+    autojump_clock, bench, text, topic, queue_id
 ):
     reply = bench.ask(send(properties=text))
-    assert (reply.code, len(bench.stored())) == (code, code == 0)
+    (stored,) = bench.stored()
+    assert (reply.code, stored.topic, stored.queue_id) == (0, topic, queue_id)
+    assert (reply.ext["queueId"], reply.ext["queueOffset"]) == ("0", "0")
+    waits = stored.topic != "T"
+    found = stored.property_map
+    assert (found.get("REAL_TOPIC"), found.get("REAL_QID")) == (
+        ("T", "0") if waits else (None,) * 2
+    )
+    assert ("recallHandle" in reply.ext) is (topic == "rmq_sys_wheel_timer")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (props(DELAY="x"), "DELAY"),
+        (props(TIMER_DELAY_SEC="soon"), "TIMER_DELAY_SEC"),
+        (props(TIMER_DELAY_SEC="259201"), "timerMaxDelaySec"),
+        (props(TIMER_DELIVER_MS="9" * 30), "TIMER_DELIVER_MS"),
+        (props(INNER_NUM="3"), "INNER_NUM"),
+    ],
+)
+async def test_b069_what_cannot_wait_is_refused_and_not_stored(autojump_clock, bench, text, named):
+    reply = bench.ask(send(properties=text))
+    assert (reply.code, bench.stored()) == (ResponseCode.MESSAGE_ILLEGAL, [])
     assert named in (reply.remark or "")
 
 
 @pytest.mark.parametrize("bits", [0x4, 0x8, 0xC])
 async def test_flags_of_a_transaction_without_its_property(autojump_clock, bench, bits):
-    assert bench.ask(send(sys_flag=bits)).code == ResponseCode.NO_PERMISSION
-    assert batch(bench, [(0, b"m", b"")], sys_flag=bits).code == ResponseCode.NO_PERMISSION
+    assert bench.ask(send(sys_flag=bits)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert batch(bench, [(0, b"m", b"")], sys_flag=bits).code == ResponseCode.MESSAGE_ILLEGAL
     assert bench.stored() == []
 
 
@@ -529,7 +551,7 @@ async def test_properties_of_a_message_in_a_batch_at_the_limit(autojump_clock, b
     [
         (props(DELAY="2"), 13),
         (props(TIMER_DELIVER_MS="2"), 13),
-        (props(TRAN_MSG="true"), 16),
+        (props(TRAN_MSG="true"), 13),
     ],
 )
 async def test_c139_a_batch_with_one_bad_message_is_refused_as_a_whole(

@@ -1,8 +1,8 @@
-"""What the properties of a message ask of the broker beyond storing it, and which of that it can promise.
+"""What the properties of a message ask of the broker beyond storing it, and what of that a batch cannot have.
 
 In: raw property bytes of sends and of the messages in a batch. Out: a quick look whether there is anything special, a
-refusal of what would be seen later or perhaps never, and properties without what the broker must not pass on. Called
-by the send processor. Rules: Apache HookUtils.checkBeforePutMessage, handleScheduleMessage, Message.isWaitStoreMsgOK.
+refusal of what a batch cannot do, and properties without what the broker must not pass on. Called by the send
+processor. Rules: Apache HookUtils.checkBeforePutMessage, handleScheduleMessage, Message.isWaitStoreMsgOK.
 """
 
 from __future__ import annotations
@@ -70,27 +70,33 @@ def cleaned(number: int, item: BatchItem) -> BatchItem:
     return item._replace(properties=props)
 
 
+def is_half(props: bytes, reconsume_times: int) -> bool:
+    """Whether a message is the first part of a transaction; one that is retried after a while is not."""
+    mark = properties.get(props, b"TRAN_MSG")
+    if mark is None or mark.lower() != b"true":
+        return False
+    return not (reconsume_times > 0 and properties.get(props, b"DELAY") is not None)
+
+
 def refuse_what_waits(props: bytes, sys_flag: int) -> None:
-    """Refuse messages that are to be seen later, or perhaps never: nothing here would bring them back."""
+    """Refuse a batch, or one of its messages, that is to be seen later: a batch is stored as a whole (case C139)."""
     found = properties.parse(props)
     level = found.get(properties.DELAY, "0")
     if _number(level, otherwise=1) > 0:
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"delay level {level}: this broker does not deliver delayed messages; "
-            f"send without a delay, or use an Apache broker",
+            f"delay level {level}: messages of a batch cannot be delayed; send them one by one",
         )
     for name in _TIMERS:
         if name in found:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"property {name}: this broker does not deliver timed messages; "
-                f"send without it, or use an Apache broker",
+                f"property {name}: messages of a batch cannot wait for a time; send them one by one",
             )
     if sys_flag & TRANSACTION or found.get(properties.TRAN_MSG, "").lower() == "true":
         raise RequestRefused(
-            ResponseCode.NO_PERMISSION,
-            "this broker does not take transactional messages; use an Apache broker for them",
+            ResponseCode.MESSAGE_ILLEGAL,
+            "a batch cannot be part of a transaction; send its messages one by one",
         )
 
 

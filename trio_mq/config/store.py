@@ -197,6 +197,66 @@ class StoreSettings:
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "Delay of each level; retries use the levels from 3 on.",
     )
+    flush_delay_offset_interval_ms: int = setting(
+        "flushDelayOffsetInterval",
+        integer(10),
+        10_000,
+        "How often the progress of the delay levels is written to delayOffset.json (ms).",
+    )
+    timer_wheel_enable: bool = setting(
+        "timerWheelEnable",
+        FLAG,
+        True,
+        "Whether messages can wait for any time (TIMER_DELIVER_MS and its kin), and be popped.",
+    )
+    timer_precision_ms: int = setting(
+        "timerPrecisionMs",
+        integer(100, 60_000),
+        1000,
+        "Milliseconds that a slot of the timer wheel covers. Not to be changed for an existing store.",
+    )
+    timer_max_delay_sec: int = setting(
+        "timerMaxDelaySec",
+        integer(1, 2_147_483),
+        259_200,
+        "Longest time that a message may wait for a timer, in seconds.",
+    )
+    timer_roll_window_slot: int = setting(
+        "timerRollWindowSlot",
+        integer(0),
+        172_800,
+        "Slots of the timer wheel that a message is put ahead at once; a longer wait takes several rounds.",
+    )
+    timer_flush_interval_ms: int = setting(
+        "timerFlushIntervalMs",
+        integer(10),
+        1000,
+        "How often the timer's files are synced while something changes (ms).",
+    )
+    timer_congest_num_each_slot: int = setting(
+        "timerCongestNumEachSlot",
+        integer(1),
+        2_147_483_647,
+        "Messages that may wait for one slot; more are refused, at random up to twice as many, then always.",
+    )
+    timer_stop_enqueue: bool = setting(
+        "timerStopEnqueue", FLAG, False, "Whether messages stay in the timer's queue for now."
+    )
+    timer_stop_dequeue: bool = setting(
+        "timerStopDequeue", FLAG, False, "Whether no timer fires for now."
+    )
+    mapped_file_size_timer_log: int = setting(
+        "mappedFileSizeTimerLog",
+        integer(1024, 1024 * MIB),
+        100 * MIB,
+        "Bytes of each file of the timer log. Not to be changed for an existing store.",
+    )
+    append_topic_for_timer_delete_key: bool = setting(
+        "appendTopicForTimerDeleteKey",
+        FLAG,
+        False,
+        "Whether a recall takes back only messages of its own topic; else any with its id at its time.",
+    )
     max_transfer_bytes_in_memory: int = setting(
         "maxTransferBytesOnMessageInMemory",
         integer(1),

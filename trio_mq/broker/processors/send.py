@@ -12,18 +12,23 @@ import os
 import random
 from typing import Final, NamedTuple, TypeAlias
 
+import trio
+
 from trio_mq.broker.groups import GroupTable
-from trio_mq.broker.names import RETRY_PREFIX, TOPIC_MAX_LENGTH
+from trio_mq.broker.names import DLQ_PREFIX, RETRY_PREFIX, TOPIC_MAX_LENGTH
 from trio_mq.broker.promises import (
     DROPPED,
     OWN,
     TERMINATOR,
     TRANSACTION,
     cleaned,
+    is_half,
     is_special,
     refuse_what_waits,
     wants_to_wait,
 )
+from trio_mq.broker.redirects import Redirects
+from trio_mq.broker.retries import RetrySends
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
 from trio_mq.config import BrokerSettings, StoreSettings
@@ -34,6 +39,7 @@ from trio_mq.protocol.headers.hot import SendFields, SendFieldsV2
 from trio_mq.protocol.headers.send import SendMessageRequest
 from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
 from trio_mq.protocol.message import BatchItem, Host, UniqueIds, split_batch
+from trio_mq.protocol.recall import recall_handle
 from trio_mq.protocol.record import record_size
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import Store
@@ -55,7 +61,8 @@ class Sent(NamedTuple):
     """What a reply says: log offset, queue and queue offset of the (first) message, and its unique id.
 
     `wait` tells whether the sender wants to know it durable; `log_offsets` are those of all records of a batch;
-    `batch_unique_id` is set when the batch is one record. A NamedTuple, since one is made for each message.
+    `batch_unique_id` is set when the batch is one record, `recall_handle` when a timer can be recalled by it. A
+    NamedTuple, since one is made for each message.
     """
 
     log_offset: int
@@ -65,6 +72,7 @@ class Sent(NamedTuple):
     wait: bool
     log_offsets: tuple[int, ...] = ()
     batch_unique_id: bytes = b""
+    recall_handle: bytes = b""
 
 
 class Sender:
@@ -79,12 +87,14 @@ class Sender:
         store_settings: StoreSettings,
         clock: Clock,
         host: Host,
+        redirects: Redirects | None = None,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._settings = settings
         self._clock = clock
+        self._redirects = redirects or Redirects(store_settings)
         self._max_body = store_settings.max_message_size
         self._store_flag = _STORE_V6 if store.host.is_v6 else 0
         self._ids = UniqueIds(host.ip, os.getpid(), random.getrandbits(32))
@@ -95,14 +105,22 @@ class Sender:
                 properties.CLUSTER: settings.cluster,
             }
         )
+        #: Where messages to retry topics go; the broker sets it.
+        self.retry_sends: RetrySends | None = None
         #: Queues that messages may be sent to, for as long as no topic changes.
         self._checked: dict[tuple[str, int], BaseQueue] = {}
         self._checked_version: object = None
         #: Messages and bytes of bodies taken so far, for the runtime information.
         self.messages = 0
         self.bytes = 0
+        #: Sends that were refused for want of room.
+        self.failures = 0
 
     # -- the queue -------------------------------------------------------------------------------------------
+
+    def queue_for(self, request: SendRequest) -> BaseQueue:
+        """The queue that a request means, after all that is checked before a message is taken."""
+        return self._queue(request)
 
     def _queue(self, request: SendRequest) -> BaseQueue:
         """The queue that a request means; checked once and then remembered."""
@@ -148,19 +166,29 @@ class Sender:
                 ResponseCode.INVALID_PARAMETER,
                 f"queue id {queue_id} is too large: topic {topic} has {queues} queues, from 0",
             )
-        if retry and (group := topic.removeprefix(RETRY_PREFIX)) not in self._groups:
-            raise self._groups.missing(group)
         if queue_id < 0:
             if config.write_queue_nums < 1:
                 raise RequestRefused(
                     ResponseCode.INVALID_PARAMETER,
                     f"topic {topic} has no queue to write to (writeQueueNums is 0)",
                 )
-            return self._store.queues.obtain(topic, random.randrange(config.write_queue_nums))
+            queue_id = random.randrange(config.write_queue_nums)
+        if retry:
+            return self._retry_queue(request, queue_id)
+        if request.queue_id < 0:
+            return self._store.queues.obtain(topic, queue_id)
         queue = self._store.queues.obtain(topic, queue_id)
-        if not retry:  # groups come and go without a new version of the topics
-            self._checked[topic, queue_id] = queue
+        self._checked[topic, queue_id] = queue
         return queue
+
+    def _retry_queue(self, request: SendRequest, queue_id: int) -> BaseQueue:
+        """The queue of a message to a retry topic: there or in the dead letters. It depends on the message, and
+        groups come and go without a new version of the topics, so nothing is remembered."""
+        topic = request.topic
+        if self.retry_sends is not None:
+            times, most = request.reconsume_times, request.max_reconsume_times
+            topic = self.retry_sends.topic_of(topic, times, most, trio.current_time())
+        return self._store.queues.obtain(topic, queue_id if topic == request.topic else 0)
 
     # -- one message -----------------------------------------------------------------------------------------
 
@@ -175,7 +203,7 @@ class Sender:
         sys_flag = request.sys_flag & _CLIENT_FLAGS
         props = request.properties.encode() if request.properties else b""
         if is_special(props) or sys_flag & TRANSACTION:
-            queue, props = self._treat(request, queue, props)
+            return self._send_special(request, queue, body, props, born_host, now_ms, token)
         if len(born_host) > _V4_HOST_BYTES:
             sys_flag |= _BORN_V6
         unique_id = properties.get(props, b"UNIQ_KEY")
@@ -199,23 +227,19 @@ class Sender:
         self.messages += 1
         self.bytes += size
         wait = not self._store.is_sync or wants_to_wait(props)
-        fields = (log_offset, queue.queue_id, queue_offset, unique_id, wait, (), b"")
+        fields = (log_offset, queue.queue_id, queue_offset, unique_id, wait, (), b"", b"")
         return tuple.__new__(Sent, fields)
 
     def _with_own(self, props: bytes) -> bytes:
         """The properties with those of the broker added, within the limit of the format.
 
-        Older ones of the same names have been removed, which :meth:`_treat` does for all special names.
+        Older ones of the same names have been removed, which :meth:`_send_special` does for all special names.
         """
         if props and props[-1] != TERMINATOR:
             props += b"\x02"
         props += self._own_properties
         if len(props) > MAX_PROPERTIES_BYTES:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message properties have {len(props)} bytes with those of the broker, "
-                f"{MAX_PROPERTIES_BYTES} are allowed; use fewer or shorter properties",
-            )
+            _check_size(props)
         return props
 
     def _bad_body(self, size: int, what: str) -> RequestRefused:
@@ -226,14 +250,17 @@ class Sender:
             f"the {what} has {size} bytes, {self._max_body} are allowed (maxMessageSize)",
         )
 
-    def _treat(
-        self, request: SendRequest, queue: BaseQueue, props: bytes
-    ) -> tuple[BaseQueue, bytes]:
-        """Queue and properties of a message whose properties ask for more than storing.
-
-        What cannot be kept as a promise is refused.
-        """
-        refuse_what_waits(props, request.sys_flag)
+    def _send_special(
+        self,
+        request: SendRequest,
+        queue: BaseQueue,
+        body: bytes,
+        props: bytes,
+        born_host: bytes,
+        now_ms: int,
+        token: object,
+    ) -> Sent:
+        """Stage a message whose properties ask for more than storing: it may go to another queue first."""
         if properties.get(props, b"INNER_NUM") is not None:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -241,10 +268,61 @@ class Sender:
             )
         for name in (*DROPPED, *OWN):
             props = properties.remove(props, name)
+        if queue.topic.startswith(DLQ_PREFIX) and request.topic != queue.topic:
+            props = properties.remove(props, b"DELAY")  # a dead letter waits for nothing
+        unique_id = properties.get(props, b"UNIQ_KEY")
+        if not unique_id:
+            unique_id = self._ids.create(now_ms).encode()
+            props = properties.append(props, b"UNIQ_KEY", unique_id)
+        props = self._with_own(props)
+        queue, props = self._by_priority(request.topic, queue, props)
+        topic, queue_id, sys_flag = queue.topic, queue.queue_id, request.sys_flag & _CLIENT_FLAGS
+        if is_half(props, request.reconsume_times or 0):
+            if self._settings.reject_transaction_message:
+                raise RequestRefused(
+                    ResponseCode.NO_PERMISSION,
+                    f"the broker {self._settings.broker_name} takes no transactional messages "
+                    f"(rejectTransactionMessage)",
+                )
+            to = self._redirects.half(topic, queue_id, props, sys_flag)
+        elif sys_flag & TRANSACTION:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "sysFlag marks a part of a transaction, but the property TRAN_MSG is not true; set both or none",
+            )
+        else:
+            to = self._redirects.apply(topic, queue_id, props, sys_flag, now_ms)
+        _check_size(to.properties)
+        stored_in = queue if to.topic == topic else self._store.queues.obtain(to.topic, to.queue_id)
+        queue_offset = stored_in.next_offset
+        log_offset = self._store.append(
+            stored_in,
+            body,
+            to.properties,
+            token=token,
+            flag=request.flag,
+            sys_flag=_with_host_flag(to.sys_flag, born_host),
+            born_timestamp_ms=request.born_timestamp,
+            born_host=born_host,
+            reconsume_times=request.reconsume_times or 0,
+            delay_ms=to.delay_ms,
+            now_ms=now_ms,
+        )
+        self.messages += 1
+        self.bytes += len(body)
+        wait = not self._store.is_sync or wants_to_wait(props)
+        handle = b""
+        if to.timer_out_ms:
+            broker, key = self._settings.broker_name, unique_id.decode("utf-8", "replace")
+            handle = recall_handle(topic, broker, to.timer_out_ms + 1, key)
+        return Sent(log_offset, queue_id, queue_offset, unique_id, wait, recall_handle=handle)
+
+    def _by_priority(self, topic: str, queue: BaseQueue, props: bytes) -> tuple[BaseQueue, bytes]:
+        """The queue of a message with a priority; where that means nothing, the property is removed."""
         priority = properties.get(props, b"_SYS_MSG_PRIORITY_")
         if priority is None:
             return queue, props
-        config = self._topics.get(request.topic)
+        config = self._topics.get(topic)
         if (
             config is None
             or config.write_queue_nums < 1
@@ -253,7 +331,7 @@ class Sender:
         ):
             return queue, properties.remove(props, b"_SYS_MSG_PRIORITY_")
         queue_id = min(int(priority), config.write_queue_nums - 1)
-        return self._store.queues.obtain(request.topic, queue_id), props
+        return self._store.queues.obtain(topic, queue_id), props
 
     # -- batches ---------------------------------------------------------------------------------------------
 
@@ -370,6 +448,15 @@ class Sender:
         )
         return Sent(
             log_offset, queue.queue_id, queue_offset, unique_id, wait, (log_offset,), unique_id
+        )
+
+
+def _check_size(props: bytes) -> None:
+    if len(props) > MAX_PROPERTIES_BYTES:
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message properties have {len(props)} bytes with those of the broker, "
+            f"{MAX_PROPERTIES_BYTES} are allowed; use fewer or shorter properties",
         )
 
 
