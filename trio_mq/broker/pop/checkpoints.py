@@ -92,10 +92,11 @@ class Checkpoint(msgspec.Struct):
         """The body of its record."""
         deltas = ",".join(map(str, self.deltas or ()))
         name = "" if self.broker_name is None else f'"bn":{_text(self.broker_name)},'
+        # Apache's revive time is a sum of two other fields, which its JSON library writes down as well.
         re_puts = "" if self.re_puts is None else f'"rp":{_text(self.re_puts)},'
         return (
             f'{{"bm":{self.bits},{name}"c":{_text(self.group)},"d":[{deltas}],"it":{self.invisible_ms},'
-            f'"n":{self.count},"pt":{self.pop_time_ms},"q":{self.queue_id},"ro":0,{re_puts}'
+            f'"n":{self.count},"pt":{self.pop_time_ms},"q":{self.queue_id},"reviveTime":{self.due_ms},"ro":0,{re_puts}'
             f'"so":{self.start_offset},"t":{_text(self.topic)}}}'
         ).encode()
 

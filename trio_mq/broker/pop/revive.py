@@ -29,6 +29,7 @@ from trio_mq.broker.pop.checkpoints import (
     CK_TAG,
     LOG_END,
     REVIVE_GROUP,
+    Checkpoint,
     Key,
     Open,
     decode_ack,
@@ -59,7 +60,7 @@ log = logging.getLogger("trio_mq.broker.pop")
 MOST_OPEN = 20_000
 #: Records of the revive topic that are read in one go; between two goes the loop is free.
 READ_COUNT = 32
-#: Acknowledgements may come so much later than the time in them: the timer's step, and one for its next slot.
+#: While the queue is not read to its end: acknowledgements may lie so much behind those of a later time.
 SLACK_MS = 2000
 _READ_WRITE = int(Perm.READ | Perm.WRITE)
 _MOVED = frozenset({Found.OFFSET_TOO_SMALL, Found.OFFSET_OVERFLOW_BADLY})
@@ -77,7 +78,8 @@ class _Line:
 
 
 class Reviver:
-    """Brings messages back. `delivered_to_ms` tells until when the timer has delivered everything."""
+    """Brings messages back. `delivered_to_ms` tells until when the timer has delivered everything; it may raise
+    ColdData."""
 
     def __init__(
         self,
@@ -142,11 +144,11 @@ class Reviver:
         queue = self._store.queue(self._ledger.topic, line.queue_id)
         if queue is None:
             return
-        delivered_ms = self._delivered_to_ms()
+        delivered_ms = await warmed(self._store.parts.disk, self._delivered_to_ms)
         at_end = await self._read(line, queue)
         until_ms = line.seen_ms - SLACK_MS
         if at_end:
-            until_ms = max(until_ms, delivered_ms - SLACK_MS)
+            until_ms = max(until_ms, delivered_ms)
         elif len(line.open) >= MOST_OPEN:
             # No room to read on: those that are late are decided by what was read of their acknowledgements.
             until_ms = max(until_ms, self._clock.now_ms() - 2 * SLACK_MS)
@@ -277,14 +279,20 @@ class Reviver:
         if not topic.startswith(RETRY_PREFIX):
             v2 = self._settings.enable_retry_topic_v2
             topic = pop_retry_topics(topic, ck.group)[1 if v2 else 0]
-        props = properties.remove(message.properties, b"POP_CK")
-        if not message.reconsume_times or properties.get(props, b"1ST_POP_TIME") is None:
-            props = properties.remove(props, b"1ST_POP_TIME")
-            first = properties.append(props, b"1ST_POP_TIME", str(ck.pop_time_ms).encode())
-            # A message whose properties are as long as can be comes back without it.
-            props = first if len(first) <= MAX_PROPERTIES_BYTES else props
+        props = self._properties(message, ck)
         letter = Letter.again(message, topic=topic, queue_id=0, properties=props)
         return attrs.evolve(letter, reconsume_times=message.reconsume_times + 1)
+
+    def _properties(self, message: StoredMessage, ck: Checkpoint) -> bytes:
+        """Those of a message in a retry topic: since when it is popped, and by which group."""
+        bare = props = properties.remove(message.properties, b"POP_CK")
+        if not message.reconsume_times or properties.get(props, b"1ST_POP_TIME") is None:
+            props = properties.remove(props, b"1ST_POP_TIME")
+            props = properties.append(props, b"1ST_POP_TIME", str(ck.pop_time_ms).encode())
+        props = properties.remove(props, b"ORIGIN_GROUP")
+        props = properties.append(props, b"ORIGIN_GROUP", ck.group.encode())
+        # A message whose properties are as long as can be comes back without them.
+        return props if len(props) <= MAX_PROPERTIES_BYTES else bare
 
     async def _obtain_retry_topic(self, topic: str, group: str) -> None:
         """Make a retry topic, and wait until it is saved: without it nobody finds what is in its queue."""
