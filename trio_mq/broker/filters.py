@@ -8,9 +8,10 @@ ConsumerFilterManager, FilterAPI.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Container
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -23,6 +24,11 @@ from trio_mq.protocol.bodies import SubscriptionData
 from trio_mq.protocol.codes import ResponseCode
 from trio_mq.sql92.errors import Sql92Error
 from trio_mq.store.disk import Disk
+
+if TYPE_CHECKING:
+    from trio_mq.sql92.parse import Filter
+
+log = logging.getLogger("trio_mq.broker.filters")
 
 SQL_TYPE: Final = "SQL92"
 """Expression type of a filter by properties."""
@@ -115,7 +121,7 @@ class Filters:
         from trio_mq.sql92.parse import MAX_CHARACTERS, compile_expression
 
         try:
-            made = compile_expression(expression)
+            made = _told(expression, compile_expression(expression))
         except Sql92Error as error:
             made = error.with_traceback(None)
         if len(expression) > MAX_CHARACTERS:
@@ -132,6 +138,16 @@ class Filters:
         if self._settings.enable_property_filter:
             await trio.sleep(PREPARE_AFTER_S)
             await disk.run(_load)
+
+
+def _told(expression: str, made: Filter) -> Accepts:
+    if made.ignored_from is not None:
+        log.warning(
+            "the %s expression %.200r counts up to character %d only; what follows is no part of it (there is "
+            "no arithmetic and no LIKE, and Apache's brokers ignore it, too)",
+            *(SQL_TYPE, expression, made.ignored_from - 1),
+        )
+    return made.accepts
 
 
 def _load() -> None:

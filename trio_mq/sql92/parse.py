@@ -1,15 +1,15 @@
 """From the text of an SQL92 expression to a function of a message's properties.
 
-In: the text. Out: a :data:`Predicate`, or :class:`Sql92Error` with the place. Called by the broker's filters, which
+In: the text. Out: a :class:`Filter`, or :class:`Sql92Error` with the place. Called by the broker's filters, which
 keep the results. The grammar is that of Apache's SelectorParser.jj; lark makes the parser from it when this module is
 loaded, which takes some ten milliseconds, so it is loaded by the first expression only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn
 
+import attrs
 from lark import Lark, Token, Transformer, UnexpectedToken
 
 from trio_mq.protocol.properties import parse as parse_properties
@@ -17,9 +17,6 @@ from trio_mq.sql92 import operands
 from trio_mq.sql92.errors import NotComparable, Sql92Error
 from trio_mq.sql92.operands import Condition, Part, Properties
 from trio_mq.sql92.tokens import KEYWORDS, LITERALS, SIGNS, Tokens
-
-Predicate: TypeAlias = Callable[[bytes], bool]
-"""Whether a message passes, by the raw text of its properties."""
 
 MAX_CHARACTERS: Final = 32 * 1024
 """Longest expression: it is parsed while others wait, at some 2 us a character."""
@@ -171,8 +168,27 @@ def _joined(items: list[Part | Token]) -> tuple[list[Condition], int]:
 _PARSER = Lark(_GRAMMAR, parser="lalr", lexer=Tokens, transformer=_Actions())
 
 
-def compile_test(text: str) -> operands.Test:
-    """The function of an expression; :class:`Sql92Error` for one that Apache refuses.
+@attrs.frozen
+class Filter:
+    """A compiled expression. What stands from character `ignored_from` on is no part of it."""
+
+    test: operands.Test
+    ignored_from: int | None = None
+
+    def accepts(self, properties: bytes) -> bool:
+        """Whether a message passes, by the raw text of its properties; never raises."""
+        return self.matches(parse_properties(properties))
+
+    def matches(self, properties: Properties) -> bool:
+        """Whether a message with these properties passes: only what is known to be true does."""
+        try:
+            return self.test(properties) is True
+        except NotComparable:
+            return False
+
+
+def compile_expression(text: str) -> Filter:
+    """The filter of an expression; :class:`Sql92Error` for one that Apache refuses, is too long or nested too deep.
 
     What follows a whole expression without being part of it is not looked at, as with Apache: ``a = 1 b = 2`` means
     ``a = 1``, and so does ``a = 1 + 2``, for there is no arithmetic.
@@ -183,23 +199,25 @@ def compile_test(text: str) -> operands.Test:
             MAX_CHARACTERS + 1,
         )
     made: object
+    ignored_from = None
     try:
         made = _PARSER.parse(text)
     except UnexpectedToken as error:
         made = _ended_before(error, text)
+        ignored_from = _place(error.token)
     assert isinstance(made, Condition)
-    return made.evaluate
+    return Filter(made.evaluate, ignored_from)
 
 
 def _ended_before(error: UnexpectedToken, text: str) -> object:
     """The expression that ends before the token that does not fit; Sql92Error when it does not end there."""
     parser = error.interactive_parser
-    if parser is None or error.token.type == "$END":
-        _refuse(error, text)
-    try:
-        return parser.feed_token(Token.new_borrow_pos("$END", "", error.token))
-    except UnexpectedToken:
-        _refuse(error, text)
+    if parser is not None and error.token.type != "$END":
+        try:
+            return parser.feed_token(Token.new_borrow_pos("$END", "", error.token))
+        except UnexpectedToken:
+            pass
+    _refuse(error, text)
 
 
 def _refuse(error: UnexpectedToken, text: str) -> NoReturn:
@@ -208,24 +226,3 @@ def _refuse(error: UnexpectedToken, text: str) -> NoReturn:
         raise Sql92Error("the expression ends too early", len(text) + 1) from None
     shown = str(token) if len(token) <= 40 else f"{token[:40]}..."
     raise Sql92Error(f"{shown} does not fit here", _place(token)) from None
-
-
-def compile_expression(text: str) -> Predicate:
-    """The predicate of an expression: it takes raw properties and never raises.
-
-    :class:`Sql92Error` for an expression that Apache refuses, and for one too long or nested too deep.
-    """
-    test = compile_test(text)
-
-    def accepts(raw: bytes) -> bool:
-        return matches(test, parse_properties(raw))
-
-    return accepts
-
-
-def matches(test: operands.Test, properties: Properties) -> bool:
-    """Whether a message with these properties passes: only what is known to be true does."""
-    try:
-        return test(properties) is True
-    except NotComparable:
-        return False

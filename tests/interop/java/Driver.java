@@ -41,6 +41,8 @@ public final class Driver {
         Admins.register(OPS);
         Stores.register(OPS);
         ExecutorService threads = Executors.newCachedThreadPool();
+        Filters.register(OPS);
+        Calls.register(OPS);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             JSONObject command = JSON.parseObject(line);
