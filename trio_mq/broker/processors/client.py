@@ -18,11 +18,12 @@ from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.locks import QueueLocks
 from trio_mq.broker.members import Members
 from trio_mq.broker.names import retry_topic
+from trio_mq.broker.saver import Saver
 from trio_mq.broker.subscriptions import is_tag_type
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings
-from trio_mq.errors import RequestRefused
-from trio_mq.net.requests import Call, Peer, Reply, RequestTable
+from trio_mq.errors import RequestRefused, StoreError
+from trio_mq.net.requests import DEFERRED, Call, Deferred, Peer, Reply, RequestTable
 from trio_mq.protocol import bodies
 from trio_mq.protocol.bodies import (
     CheckClientBody,
@@ -54,7 +55,9 @@ class Clients:
         settings: BrokerSettings,
         calls: ClientCalls,
         filters: Filters,
+        saver: Saver | None = None,
     ) -> None:
+        self._saver = saver
         self._filters = filters
         self._calls = calls
         self._topics = topics
@@ -76,9 +79,10 @@ class Clients:
 
     # -- requests
 
-    def heartbeat(self, call: Call, _: None) -> Reply:
+    def heartbeat(self, call: Call, _: None) -> Reply | Deferred:
         """HEART_BEAT (34): register the client in its groups."""
         data = bodies.decode(HeartbeatData, call.command.body)
+        topics_before = self._topics.version
         changes = self._members.heartbeat(
             data,
             call.peer,
@@ -87,8 +91,20 @@ class Clients:
             now_s=trio.current_time(),
             accepts=lambda consumer: self._accept(consumer, data),
         )
-        self._tell(changes.notify)
-        return Reply(header=HeartbeatReply(sub_change=changes.subscription_changed))
+        reply = Reply(header=HeartbeatReply(sub_change=changes.subscription_changed))
+        saver = self._saver
+        if saver is None or saver.published is None or topics_before is self._topics.version:
+            self._tell(changes.notify)
+            return reply
+        # Its retry topic is new. A client shares queues out when it hears from us, and next after 20 s: it should
+        # find the topic at its name server, or its first retries come that late.
+
+        def known(_error: StoreError | None) -> None:
+            self._tell(changes.notify)
+            call.respond(reply)
+
+        saver.soon(known)
+        return DEFERRED
 
     def _accept(self, consumer: ConsumerData, data: HeartbeatData) -> bool:
         """Whether a consumer may join its group, whose retry topic is made ready then."""
