@@ -27,6 +27,7 @@ from trio_mq.broker.processors.notification import Notifications
 from trio_mq.broker.processors.offset import Offsets
 from trio_mq.broker.processors.pull import Puller
 from trio_mq.broker.processors.query import Queries
+from trio_mq.broker.processors.recall import Recalls
 from trio_mq.broker.processors.reply import Replies
 from trio_mq.broker.processors.send import Sender
 from trio_mq.broker.processors.sendback import SendBack
@@ -38,6 +39,7 @@ from trio_mq.broker.routes import TopicRoutes
 from trio_mq.broker.saver import Saver
 from trio_mq.broker.stats import SAMPLE_S, BrokerStats
 from trio_mq.broker.tables import BrokerTables
+from trio_mq.broker.timers import Timers
 from trio_mq.broker.transactions.service import TransactionService
 from trio_mq.clock import Clock
 from trio_mq.config import Settings
@@ -87,12 +89,13 @@ class Broker:
         )
         self.saver = Saver(tables, mine.flush_consumer_offset_interval_ms / 1000)
         levels_ms = settings.store.delay_levels_ms
+        self.timers = self._make_timers(settings, clock)
         self.delays = Delays(store, self.putter, tables.delays.table, levels_ms, clock)
         delays_s = settings.store.flush_delay_offset_interval_ms / 1000
         self.saver.every(tables.delays, delays_s, before=self.delays.settle)
         self.requests = RequestTable("broker")
         self.clients = Clients(
-            topics, groups, self.members, self.locks, mine, self.calls, self.filters
+            topics, groups, self.members, self.locks, mine, self.calls, self.filters, self.saver
         )
         self.clients.fill(self.requests)
         Offsets(store, topics, groups, offsets, mine).fill(self.requests)
@@ -120,6 +123,7 @@ class Broker:
             settings, store, topics, offsets, self.members, self.calls, self.putter, clock
         )
         self.transactions.fill(self.requests)
+        Recalls(self.putter, self.timers, topics, settings, clock).fill(self.requests)
         self.face = RemotingFace(
             store,
             self.sender,
@@ -180,6 +184,13 @@ class Broker:
         store.dispatcher.listeners.append(self.notification_polls.arrived)
         store.cleaner.expired = self._expired
 
+    def _make_timers(self, settings: Settings, clock: Clock) -> Timers | None:
+        if not settings.store.timer_wheel_enable:
+            return None
+        timers = Timers(self.store, self.putter, settings.store, clock)
+        self.redirects.timer_is_full = timers.is_full
+        return timers
+
     def _disconnected(self, peer: Peer) -> None:
         self.holds.drop(peer)
         self.pop_polls.drop(peer)
@@ -236,6 +247,8 @@ class Broker:
             await nursery.start(self.face.run)
             await nursery.start(self.holds.run)
             await nursery.start(self.delays.run)
+            if self.timers is not None:
+                await nursery.start(self.timers.run)
             await nursery.start(self.calls.run)
             await nursery.start(self.transactions.run)
             await nursery.start(self.saver.run)
@@ -263,5 +276,9 @@ class Broker:
 
     async def close(self) -> None:
         """Save all tables. Called after :meth:`run` has ended, with a shield and a limit around it."""
-        await self.delays.close()
-        await self.saver.close()
+        try:
+            await self.delays.close()
+            if self.timers is not None:
+                await self.timers.close()
+        finally:
+            await self.saver.close()

@@ -1,0 +1,326 @@
+"""One slot of the timer wheel on its way out: from units of the timer log to messages that are due.
+
+In: a slot, the timer log and the commit log. Out: letters to put, each at its own time within the slot. Called by
+:mod:`trio_mq.broker.timers`, which begins a slot a little ahead of its time: then reading is done when the messages
+are due. Steps are synchronous and short; where data is on the disk only they raise ColdData with nothing lost, and
+go on when called again. Source: Apache TimerMessageStore.dequeue, TimerDequeueGetMessageService, convert.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from itertools import count
+from typing import Final, NamedTuple
+
+import attrs
+
+from trio_mq.broker.names import TIMER_TOPIC
+from trio_mq.broker.put import Letter
+from trio_mq.errors import BodyError
+from trio_mq.protocol import properties as props
+from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
+from trio_mq.protocol.record import StoredMessage, decode
+from trio_mq.store.reader import Reader
+from trio_mq.store.timerlog import DELETE, NO_UNIT, ROLL, TimerLog
+from trio_mq.store.timerwheel import Slot
+
+log = logging.getLogger("trio_mq.broker.timers")
+
+#: Units gone over, and messages read, in one step: the loop is free in between.
+WALK_UNITS: Final = 2000
+READ_MESSAGES: Final = 200
+#: Messages of a slot that are in memory at a time, and their bytes. The others of a crowded slot follow.
+READY_MESSAGES: Final = 20_000
+READY_BYTES: Final = 32 * 1024 * 1024
+#: What a message has for TIMER_ENQUEUE_MS that came too late to wait (Apache: Long.MAX_VALUE).
+NEVER_WAITED: Final = 2**63 - 1
+
+_DELAY_SEC = props.TIMER_DELAY_SEC.encode()
+_DELAY_MS = props.TIMER_DELAY_MS.encode()
+_DELIVER_MS = props.TIMER_DELIVER_MS.encode()
+_ROLL_TIMES = props.TIMER_ROLL_TIMES.encode()
+_ENQUEUE_MS = props.TIMER_ENQUEUE_MS.encode()
+_DEQUEUE_MS = props.TIMER_DEQUEUE_MS.encode()
+_REAL_TOPIC = props.REAL_TOPIC.encode()
+_REAL_QID = props.REAL_QID.encode()
+_UNIQ_KEY = props.UNIQ_KEY.encode()
+_DELETE_KEY = props.TIMER_DEL_UNIQKEY.encode()
+
+
+class Due(NamedTuple):
+    """A message on its way out. `topic` is where it goes in the end, `key` what recalls name; `number` is its own."""
+
+    due_ms: int
+    log_offset: int
+    number: int
+    letter: Letter
+    topic: str
+    key: bytes
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes it takes."""
+        return len(self.letter.body) + len(self.letter.properties) + 500
+
+
+def number_of(properties: bytes, name: bytes) -> int | None:
+    """A property as a whole number; None when it is not there or is none."""
+    text = props.get(properties, name)
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def due_time_ms(message: StoredMessage, slot_ms: int, precision_ms: int) -> int:
+    """When within its slot a message is due: as its producer said, or at the slot's end when that is not known.
+
+    A message that was rolled has a new store time, so what its delay counted from is not known any more.
+    """
+    data, end_ms = message.properties, slot_ms + precision_ms
+    delay_ms = number_of(data, _DELAY_SEC)
+    delay_ms = number_of(data, _DELAY_MS) if delay_ms is None else delay_ms * 1000
+    if delay_ms is None:
+        due_ms = number_of(data, _DELIVER_MS)
+    elif props.get(data, _ROLL_TIMES) is None:
+        due_ms = message.store_timestamp_ms + delay_ms
+    else:
+        due_ms = None
+    return end_ms if due_ms is None or not slot_ms < due_ms <= end_ms else due_ms
+
+
+def letter_of(message: StoredMessage, enqueue_ms: int) -> Letter | None:
+    """What goes out for a message that has waited; None when it does not say to where."""
+    topic = props.get(message.properties, _REAL_TOPIC)
+    queue_id = number_of(message.properties, _REAL_QID)
+    if topic is None or queue_id is None or not 0 <= queue_id < 2**31:
+        return None
+    data = _with_number(message.properties, _ENQUEUE_MS, enqueue_ms)
+    name = topic.decode("utf-8", "replace")
+    return Letter.again(message, topic=name, queue_id=queue_id, properties=data)
+
+
+def rolled_letter(message: StoredMessage, enqueue_ms: int) -> Letter:
+    """What goes back to the timer's queue for a message that is due much later."""
+    times = number_of(message.properties, _ROLL_TIMES) or 0
+    data = _with_number(message.properties, _ENQUEUE_MS, enqueue_ms)
+    data = _with_number(data, _ROLL_TIMES, times + 1)
+    return Letter.again(message, topic=TIMER_TOPIC, queue_id=0, properties=data)
+
+
+def stamped(letter: Letter, now_ms: int) -> Letter:
+    """A letter that says when it left the timer."""
+    data = _with_number(letter.properties, _DEQUEUE_MS, now_ms)
+    return attrs.evolve(letter, properties=data)
+
+
+def _with_number(data: bytes, name: bytes, number: int) -> bytes:
+    """Properties with one more, or as they are when there is no room: losing the message would be worse."""
+    changed = props.append(props.remove(data, name), name, b"%d" % number)
+    return changed if len(changed) <= MAX_PROPERTIES_BYTES else data
+
+
+class Firing:
+    """A slot that is being delivered."""
+
+    def __init__(
+        self,
+        slot: Slot,
+        precision_ms: int,
+        timer_log: TimerLog,
+        reader: Reader,
+        *,
+        with_topic: bool,
+    ) -> None:
+        self.slot = slot
+        self.end_ms = slot.time_ms + precision_ms
+        self._precision_ms = precision_ms
+        self._log = timer_log
+        self._reader = reader
+        self._with_topic = with_topic
+        #: Position of the next unit to go over, newest first.
+        self._at = slot.last
+        #: Units gone over and not read yet, newest first, as columns: a slot may hold millions.
+        self._offsets, self._sizes = array("q"), array("i")
+        self._times, self._magics = array("q"), array("b")
+        #: Places of recalls, and of messages that came after the slot was begun: (log offset, size, write ms, magic).
+        self._recalls: list[tuple[int, int, int, int]] = []
+        self._late: deque[tuple[int, int, int, int]] = deque()
+        #: What recalls name, with the topic that each was counted for.
+        self.recalled: dict[bytes, str] = {}
+        self._ready: list[Due] = []
+        self._ready_bytes = 0
+        self._numbers = count()
+
+    # -- reading ahead ---------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left."""
+        return not self._ready and not self.unread and self._at == NO_UNIT
+
+    @property
+    def unread(self) -> bool:
+        """Whether there are messages that were not read yet."""
+        return bool(self._offsets or self._late or self._recalls)
+
+    @property
+    def has_recalls(self) -> bool:
+        """Whether recalls wait to be read: they come before the messages that they name."""
+        return bool(self._recalls)
+
+    @property
+    def next_ms(self) -> int:
+        """When something has to be done here: a message is due, or the slot is over."""
+        return self._ready[0].due_ms if self._ready else self.end_ms
+
+    def prepare(self) -> bool:
+        """One step of reading ahead; False when there is nothing to do for now."""
+        if self._at != NO_UNIT:
+            self._walk()
+        elif self._recalls:
+            self._read_recalls()
+        elif len(self._ready) >= READY_MESSAGES or self._ready_bytes >= READY_BYTES:
+            return False
+        elif self._offsets or self._late:
+            self._read_messages()
+        else:
+            return False
+        return True
+
+    def add(self, log_offset: int, size: int, write_ms: int, magic: int) -> None:
+        """A message that came for this slot just now."""
+        where = self._recalls if _is_recall(magic) else self._late
+        where.append((log_offset, size, write_ms, magic))
+
+    def _walk(self) -> None:
+        """Go over some units of the slot, from the newest back."""
+        for _ in range(WALK_UNITS):
+            at = self._at
+            if at == NO_UNIT:
+                return
+            unit = self._log.unit(at)
+            if unit is None or unit.time_ms != self.slot.time_ms or unit.prev >= at:
+                log.error(
+                    "the timer log has no unit of the slot at %d ms in position %d: what came before it in this "
+                    "slot cannot be found",
+                    *(self.slot.time_ms, at),
+                )
+                self._at = NO_UNIT
+                return
+            if _is_recall(unit.magic):
+                place = (unit.log_offset, unit.record_size, unit.write_ms, unit.magic)
+                self._recalls.append(place)
+            else:
+                self._offsets.append(unit.log_offset)
+                self._sizes.append(unit.record_size)
+                self._times.append(unit.write_ms)
+                self._magics.append(unit.magic)
+            self._at = unit.prev
+
+    def _read_recalls(self) -> None:
+        places = self._recalls[:READ_MESSAGES]
+        for message in self._messages(places):
+            key = None if message is None else props.get(message.properties, _DELETE_KEY)
+            if message is not None and key is not None:
+                topic = props.get(message.properties, _REAL_TOPIC) or b""
+                self.recalled[key] = topic.decode("utf-8", "replace")
+        del self._recalls[: len(places)]
+
+    def _read_messages(self) -> None:
+        total = min(READ_MESSAGES, len(self._offsets))
+        if total:
+            last = slice(-1, -total - 1, -1)
+            columns = (
+                self._offsets[last],
+                self._sizes[last],
+                self._times[last],
+                self._magics[last],
+            )
+            places = list(zip(*columns, strict=True))
+        else:
+            places = [self._late[i] for i in range(min(READ_MESSAGES, len(self._late)))]
+        messages = self._messages(places)
+        if total:
+            for column in (self._offsets, self._sizes, self._times, self._magics):
+                del column[-total:]
+        else:
+            for _ in places:
+                self._late.popleft()
+        for place, message in zip(places, messages, strict=True):
+            if message is not None:
+                self._make_ready(message, place[2], place[3])
+
+    def _messages(self, places: list[tuple[int, int, int, int]]) -> list[StoredMessage | None]:
+        """The messages at some places; None, and a word in the log, for one that is gone."""
+        found: list[StoredMessage | None] = []
+        data = self._reader.records([(place[0], place[1]) for place in places])
+        for (log_offset, *_), record in zip(places, data, strict=True):
+            message = _decoded(record)
+            if message is None:
+                log.error(
+                    "a message that waited for %d ms is gone from log offset %d; fileReservedTime has to be longer "
+                    "than messages wait for",
+                    *(self.slot.time_ms, log_offset),
+                )
+            found.append(message)
+        return found
+
+    def _make_ready(self, message: StoredMessage, write_ms: int, magic: int) -> None:
+        topic = (props.get(message.properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
+        if magic & ROLL:
+            letter: Letter | None = rolled_letter(message, write_ms)
+            due_ms = self.end_ms
+        else:
+            letter = letter_of(message, write_ms)
+            due_ms = due_time_ms(message, self.slot.time_ms, self._precision_ms)
+        if letter is None:
+            log.error("the message at log offset %d says no queue to go to", message.log_offset)
+            return
+        key = props.get(message.properties, _UNIQ_KEY) or b""
+        if self._with_topic and key:
+            key = b"%b+%b" % (topic.encode(), key)
+        number = next(self._numbers)
+        self.put_back([Due(due_ms, message.log_offset, number, letter, topic, key)])
+
+    # -- out -------------------------------------------------------------------------------------------------
+
+    def take(self, now_ms: int, limit: int, size: int) -> list[Due]:
+        """Messages that are due, at most `limit` and about `size` bytes of them; recalled ones are gone."""
+        found: list[Due] = []
+        ready = self._ready
+        while ready and ready[0].due_ms <= now_ms and limit > 0 and size > 0:
+            due = heapq.heappop(ready)
+            self._ready_bytes -= due.bytes
+            if due.key in self.recalled:
+                self.recalled[due.key] = ""  # it had a message
+                continue
+            found.append(due)
+            limit -= 1
+            size -= due.bytes
+        return found
+
+    def put_back(self, several: Iterable[Due]) -> None:
+        """Messages that are not gone yet."""
+        for due in several:
+            heapq.heappush(self._ready, due)
+            self._ready_bytes += due.bytes
+
+
+def _is_recall(magic: int) -> bool:
+    return bool(magic & DELETE) and not magic & ROLL
+
+
+def _decoded(record: bytes | None) -> StoredMessage | None:
+    if record is None:
+        return None
+    try:
+        message = decode(record)
+    except BodyError:
+        return None
+    # After a crash of a machine, others may lie where a unit points to.
+    return message if message.topic == TIMER_TOPIC else None

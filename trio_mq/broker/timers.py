@@ -1,0 +1,543 @@
+"""Timers: messages with a time of their own wait in the timer wheel, and are put into their topics when due.
+
+In: new messages in queue 0 of ``rmq_sys_wheel_timer`` (:mod:`trio_mq.broker.redirects` sends them there), the wall
+clock, and the files of :mod:`trio_mq.broker.timerstate`. Out: records in the topics that the messages are for. Owned
+by the broker, which runs :meth:`Timers.run` in its nursery: a task that takes and fires, asleep until there is
+something to do, and one that saves. What is in memory is a byte for each slot of the wheel and the messages of the
+slots that fire now, bounded; however many wait. Explained in ``docs/explanation/timers.md``. Source: Apache
+TimerMessageStore.
+
+Failure policy: a message that cannot be delivered is told in the log and passed; a disk that is full or data that
+cannot be read is waited for; files that cannot be synced end the broker, as the store's do, and the next start goes on
+from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from trio_mq.broker.names import TIMER_TOPIC
+from trio_mq.broker.put import Letter, Putter
+from trio_mq.broker.rates import Rate
+from trio_mq.broker.tables import LoadedStateFile, StateFile
+from trio_mq.broker.timerfire import (
+    NEVER_WAITED,
+    Due,
+    Firing,
+    letter_of,
+    stamped,
+)
+from trio_mq.broker.timermetrics import METRICS, TimerMetrics
+from trio_mq.broker.timerstate import Entry, TimerState, out_time_ms
+from trio_mq.broker.warm import warmed
+from trio_mq.clock import Clock
+from trio_mq.config import StoreSettings
+from trio_mq.errors import BodyError, LocalProtocolError, StoreError, StoreFull
+from trio_mq.protocol import properties as props
+from trio_mq.protocol.message import java_hash
+from trio_mq.protocol.record import StoredMessage, decode, record_size
+from trio_mq.store.dispatch import Arrival
+from trio_mq.store.queues import BaseQueue
+from trio_mq.store.reader import Found
+from trio_mq.store.segments import ColdData
+from trio_mq.store.store import Store
+from trio_mq.store.timerlog import DELETE, PLAIN
+from trio_mq.store.timerwheel import Slot
+
+log = logging.getLogger("trio_mq.broker.timers")
+
+#: How long before its time a slot is begun: reading takes time, and nothing of it may be late.
+LEAD_MS: Final = 1000
+#: Longest sleep: a wall clock that was set is noticed after this time.
+CLOCK_CHECK_S: Final = 15.0
+#: Slots that fire at a time: more than two only while what is overdue is caught up with.
+MOST_FIRING: Final = 8
+#: Messages taken from the timer's queue, and put into their topics, in one go.
+TAKE_LOT: Final = 128
+FIRE_LOT: Final = 256
+FIRE_LOT_BYTES: Final = 2 * 1024 * 1024
+#: Until something is tried again that the disk refused.
+FAILURE_PAUSE_S: Final = 0.5
+#: Time between two looks for files of the timer log that nobody needs, and between two saves of the counts by topic.
+CLEAN_S: Final = 30.0
+METRICS_S: Final = 10.0
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_UNLIMITED: Final = 2**31 - 1
+_REAL_TOPIC: Final = props.REAL_TOPIC.encode()
+_DELETE_KEY: Final = props.TIMER_DEL_UNIQKEY.encode()
+_ROLL_TIMES: Final = props.TIMER_ROLL_TIMES.encode()
+
+
+class Timers:
+    """The timers of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        putter: Putter,
+        settings: StoreSettings,
+        clock: Clock,
+        state: TimerState | None = None,
+    ) -> None:
+        self._store = store
+        self._putter = putter
+        self._settings = settings
+        self._clock = clock
+        self._disk = store.parts.disk
+        self.state = state or TimerState(self._disk, settings, clock)
+        self.metrics = TimerMetrics(clock)
+        self._metrics_file: LoadedStateFile[TimerMetrics] | None = None
+        self._queue: BaseQueue | None = None
+        #: Slots on their way out, by time.
+        self._firing: dict[int, Firing] = {}
+        self._arrived = trio.Event()
+        self._dirty = trio.Event()
+        self._hashes: dict[str, int] = {}
+        self._failing = False
+        self._cleaned_s = self._counted_s = -1e9
+        #: Messages that came to wait, and that left, by time.
+        self.taken, self.fired = Rate(), Rate()
+        #: Whether what a crash or Apache left was put right; nothing else is called before.
+        self.started = False
+
+    # -- what others want to know ----------------------------------------------------------------------------
+
+    @property
+    def behind_ms(self) -> int:
+        """How far delivery is behind the clock."""
+        return max(0, self._clock.now_ms() - self.state.read_ms)
+
+    @property
+    def untaken(self) -> int:
+        """Messages of the timer's queue that are not in the wheel yet."""
+        queue = self._store.queue(TIMER_TOPIC, 0)
+        return 0 if queue is None else max(0, queue.max_offset - self.state.queue_offset)
+
+    def delivered_to_ms(self) -> int:
+        """Everything that was due until then is in its topic; what has to be taken was not due before it came.
+
+        May raise ColdData. Nothing was due before the store time of the first message that is not in the wheel yet.
+        """
+        slot = None if self._firing else self._next_slot()
+        to_ms = min(self._firing, default=self._clock.now_ms())
+        if slot is not None:
+            to_ms = min(to_ms, slot.time_ms)
+        queue, offset = self._store.queue(TIMER_TOPIC, 0), self.state.queue_offset
+        if queue is not None and offset < queue.max_offset:
+            log_offset = queue.next_record(offset, queue.max_offset)[1]
+            to_ms = min(to_ms, self._store.reader.store_time_ms(log_offset))
+        return to_ms
+
+    def runtime(self) -> dict[str, str]:
+        """For the runtime information, under the peers' names."""
+        return {
+            "timerReadBehind": str(self.behind_ms // 1000),
+            "timerOffsetBehind": str(self.untaken),
+            "timerCongestNum": str(self.state.waiting),
+            "timerEnqueueTps": f"{self.taken.per_second():.1f}",
+            "timerDequeueTps": f"{self.fired.per_second():.1f}",
+        }
+
+    def is_full(self, out_ms: int) -> bool:
+        """Whether a slot takes no more: at random from the limit on, always from twice the limit (Apache: isReject)."""
+        limit = self._settings.timer_congest_num_each_slot
+        if limit >= _UNLIMITED or not self.started:
+            return False
+        try:
+            slot = self.state.wheel.get(out_ms)
+        except ColdData:
+            return False  # a slot that nobody has touched for long is not crowded by this sender
+        crowd = 0 if slot is None else slot.waiting
+        return crowd > limit and random.random() < (crowd - limit) / limit
+
+    # -- the tasks -------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work until cancelled."""
+        await self._start()
+        self._store.dispatcher.listeners.append(self._arrival)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._save_when_dirty)
+                nursery.start_soon(self._work)
+                task_status.started()
+        finally:
+            self._store.dispatcher.listeners.remove(self._arrival)
+            self._watch(None)
+
+    async def _start(self) -> None:
+        directory = f"{self._settings.path}/config"
+        file = StateFile(self._disk, directory, METRICS, self.metrics, self._clock)
+        self._metrics_file = await file.load()
+        await self._disk.run(partial(self.state.load, self._store.log))
+        state = self.state
+        queue = self._store.queues.obtain(TIMER_TOPIC, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if not low <= state.queue_offset <= high:
+            log.warning(
+                "the timer was at offset %d of its queue, which holds %d to %d",
+                *(state.queue_offset, low, high),
+            )
+            state.queue_offset = min(max(state.queue_offset, low), high)
+        if state.waiting or high > state.queue_offset:
+            log.info(
+                "%d messages wait for timers, %d have to be taken; delivery goes on from %d ms",
+                *(state.waiting, high - state.queue_offset, state.read_ms),
+            )
+        if not state.untouched:
+            self._dirty.set()
+        self.started = True
+
+    async def close(self) -> None:
+        """Save all. Called after :meth:`run` has ended, with a shield and a limit around it."""
+        if not self.started:
+            return
+        try:
+            if not self.state.untouched:
+                await self.state.save(self._store.flusher.sync_log)
+            await self._save_metrics()
+        except OSError as error:
+            raise StoreError(
+                f"the timer's files cannot be saved: {error}; the next start goes on from the last checkpoint"
+            ) from error
+        finally:
+            self.state.close()
+
+    def _arrival(self, hits: list[Arrival]) -> None:
+        for hit in hits:
+            if hit.queue is self._queue:
+                self._arrived.set()
+                return
+
+    def _watch(self, queue: BaseQueue | None) -> None:
+        if self._queue is not None:
+            self._queue.watched -= 1
+        self._queue = queue
+        if queue is not None:
+            queue.watched += 1
+
+    async def _work(self) -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            try:
+                busy = await self._round()
+            except (OSError, StoreFull) as error:
+                if not self._failing:  # once, not in every round
+                    log.error("timers have to wait: %s", error)
+                self._failing = True
+                await trio.sleep(FAILURE_PAUSE_S)
+                continue
+            if self._failing:
+                log.warning("timers go on")
+                self._failing = False
+            if not busy:
+                await self._rest()
+
+    async def _round(self) -> bool:
+        """A bit of everything: what is due first. Whether there is more to do."""
+        self.state.log.write()  # what could not be written before
+        busy = False
+        caught_up = True
+        if not self._settings.timer_stop_dequeue:
+            await warmed(self._disk, self._begin_slots)
+            for firing in self._in_order():
+                busy = await self._fire(firing) or busy
+            await self._move_on()
+            # The wheel may not go round while old slots are in it.
+            caught_up = self.behind_ms < self.state.wheel.span_ms // 4
+        if caught_up and not self._settings.timer_stop_enqueue:
+            busy = await self._take() or busy
+        return busy
+
+    async def _rest(self) -> None:
+        """Sleep until there is something to do."""
+        self._arrived = trio.Event()
+        now_ms = self._clock.now_ms()
+        wait_s = CLOCK_CHECK_S
+        if not self._settings.timer_stop_dequeue:
+            for firing in self._firing.values():
+                wait_s = min(wait_s, (firing.next_ms - now_ms) / 1000)
+            slot = await warmed(self._disk, self._next_slot)
+            if slot is not None:
+                wait_s = min(wait_s, (slot.time_ms - LEAD_MS - now_ms) / 1000)
+        with trio.move_on_after(max(0.0, wait_s)):
+            await self._arrived.wait()
+
+    # -- firing ----------------------------------------------------------------------------------------------
+
+    def _in_order(self) -> list[Firing]:
+        return [self._firing[time_ms] for time_ms in sorted(self._firing)]
+
+    def _next_slot(self) -> Slot | None:
+        """The first slot that is not on its way out yet."""
+        state = self.state
+        slot = state.wheel.next(state.read_ms)
+        while slot is not None and slot.time_ms in self._firing:
+            slot = state.wheel.next(slot.time_ms + state.precision_ms)
+        return slot
+
+    def _begin_slots(self) -> None:
+        """Begin with the slots whose time is near."""
+        soon_ms = self._clock.now_ms() + LEAD_MS
+        while len(self._firing) < MOST_FIRING:
+            slot = self._next_slot()
+            if slot is None or slot.time_ms > soon_ms:
+                return
+            self._firing[slot.time_ms] = Firing(
+                slot,
+                self.state.precision_ms,
+                self.state.log,
+                self._store.reader,
+                with_topic=self._settings.append_topic_for_timer_delete_key,
+            )
+
+    async def _fire(self, firing: Firing) -> bool:
+        """Put what is due of a slot, and read some ahead; whether there is more to do at once."""
+        while firing.has_recalls and await warmed(self._disk, firing.prepare):
+            pass
+        now_ms = self._clock.now_ms()
+        due = firing.take(now_ms, FIRE_LOT, self._most_bytes())
+        if due:
+            self._put_due(firing, due, now_ms)
+            self._dirty.set()
+            return True
+        return await warmed(self._disk, firing.prepare)
+
+    def _most_bytes(self) -> int:
+        """Bytes of one lot: it has to fit into a segment of the commit log."""
+        return min(FIRE_LOT_BYTES, self._store.log.segments.segment_bytes // 4)
+
+    def _put_due(self, firing: Firing, due: Sequence[Due], now_ms: int) -> None:
+        """Put messages; those that could not be put go back, and an error gets out (case C148)."""
+        left = list(due)
+        try:
+            for done in self._put_some([stamped(one.letter, now_ms) for one in due]):
+                one = left[done]
+                if one.letter.topic != TIMER_TOPIC:
+                    self.metrics.add(one.topic, -1)
+                self.fired.count()
+        except StoreFull as error:
+            del left[: error.done if isinstance(error, _Stopped) else 0]
+            firing.put_back(left)
+            raise
+
+    def _put_some(self, letters: Sequence[Letter]) -> range:
+        """Put letters: with one write, or one by one when that does not work. :class:`_Stopped` when one cannot be."""
+        size = sum(
+            record_size(len(one.body), len(one.topic.encode()), len(one.properties), one.sys_flag)
+            for one in letters
+        )
+        try:
+            if size < self._store.log.segments.segment_bytes // 2:
+                self._store.make_room(
+                    size
+                )  # else a part of them may be written when the rest fails
+                self._putter.put_all(letters)
+                return range(len(letters))
+        except StoreFull:
+            pass
+        for done, letter in enumerate(letters):
+            try:
+                self._putter.put(letter)
+            except StoreFull as error:
+                raise _Stopped(str(error), done) from error
+            except LocalProtocolError as error:
+                log.error("a message for %s cannot be delivered: %s", letter.topic, error)
+        return range(len(letters))
+
+    async def _move_on(self) -> None:
+        """Forget the slots that are over, and see how far delivery has come."""
+        state = self.state
+        for firing in self._in_order():
+            if not firing.done or self._clock.now_ms() < firing.end_ms:
+                break
+            await warmed(self._disk, partial(state.finish, firing.slot.time_ms))
+            del self._firing[firing.slot.time_ms]
+            state.read_ms = max(state.read_ms, firing.end_ms)
+            for topic in firing.recalled.values():
+                if topic:  # a recall without a message was counted, too
+                    self.metrics.add(topic, 1)
+            self._dirty.set()
+        slot = await warmed(self._disk, self._next_slot)
+        now_ms = self._clock.now_ms()
+        open_ms = min(self._firing, default=now_ms)
+        earliest_ms = min(open_ms, now_ms if slot is None else slot.time_ms)
+        state.read_ms = max(state.read_ms, state.wheel.floor(min(now_ms, earliest_ms)))
+
+    # -- taking ----------------------------------------------------------------------------------------------
+
+    async def _take(self) -> bool:
+        """Take some messages of the timer's queue; whether there may be more."""
+        state, reader = self.state, self._store.reader
+        queue = self._store.queues.obtain(TIMER_TOPIC, 0)
+        if queue is not self._queue:
+            if self._queue is not None:  # the topic was deleted: its queue begins anew
+                state.queue_offset = queue.min_offset
+                state.known.clear()
+            self._watch(queue)
+        if state.queue_offset >= queue.max_offset:
+            return False
+        offset = state.queue_offset
+        answer = await warmed(self._disk, lambda: reader.messages(queue, offset, TAKE_LOT, None))
+        if answer.found is not Found.FOUND:
+            log.warning(
+                "messages %d to %d of the timer's queue are gone", offset, answer.next_offset - 1
+            )
+            state.queue_offset = max(answer.next_offset, offset + 1)
+            return True
+        await self._take_all(answer.data, answer.next_offset)
+        self._dirty.set()
+        return True
+
+    async def _take_all(self, data: bytes, next_offset: int) -> None:
+        """Let messages wait, or deliver those at once whose time is over."""
+        state, at = self.state, 0
+        overdue: list[tuple[int, Letter]] = []
+        while at < len(data):
+            try:
+                message = decode(data, at)
+            except BodyError as error:
+                log.error("a message of the timer's queue cannot be read: %s", error)
+                break
+            at += message.size
+            offset = message.queue_offset
+            if offset < state.queue_offset or offset in state.known:
+                continue
+            if self._is_over(message):
+                letter = self._late_letter(message)
+                if letter is not None:
+                    overdue.append((offset, letter))
+                continue
+            self._put_overdue(overdue)
+            await self._place(message)
+            state.queue_offset = offset + 1
+        self._put_overdue(overdue)
+        state.log.write()
+        state.queue_offset = max(state.queue_offset, next_offset)
+        if state.known and max(state.known) < next_offset:
+            state.known.clear()
+
+    def _put_overdue(self, overdue: list[tuple[int, Letter]]) -> None:
+        """Deliver messages that came too late to wait, and empty the list."""
+        if not overdue:
+            return
+        try:
+            self._put_some([letter for _, letter in overdue])
+        except _Stopped as error:
+            self.state.queue_offset = overdue[error.done][0]
+            raise
+        self.fired.count(len(overdue))
+        self.state.queue_offset = overdue[-1][0] + 1
+        overdue.clear()
+
+    def _is_over(self, message: StoredMessage) -> bool:
+        """Whether the slot of a message was delivered already. One that says no time counts as that."""
+        state, out_ms = self.state, out_time_ms(message.properties)
+        if out_ms is None:
+            return True
+        time_ms = state.wheel.floor(out_ms)
+        if time_ms >= state.read_ms:
+            return False
+        if time_ms + state.precision_ms <= self._clock.now_ms():
+            return True
+        state.read_ms = (
+            time_ms  # the clock was set back; what was delivered is no longer in the wheel
+        )
+        return False
+
+    async def _place(self, message: StoredMessage) -> None:
+        """Put a message into the wheel."""
+        state, data, now_ms = self.state, message.properties, self._clock.now_ms()
+        out_ms = out_time_ms(data)
+        assert out_ms is not None, "a message without a time does not wait"
+        is_recall = props.get(data, _DELETE_KEY) is not None
+        topic = (props.get(data, _REAL_TOPIC) or b"").decode("utf-8", "replace")
+        entry = Entry(message.log_offset, message.size, out_ms, self._hash(topic), is_recall)
+        placed_ms = await warmed(self._disk, lambda: state.put(entry, now_ms))
+        firing = self._firing.get(placed_ms)
+        if firing is not None:
+            magic = PLAIN | (DELETE if is_recall else 0)
+            firing.add(message.log_offset, message.size, state.wheel.floor(now_ms), magic)
+        if props.get(data, _ROLL_TIMES) is None:
+            self.metrics.add(topic, -1 if is_recall else 1)
+        self.taken.count()
+
+    def _late_letter(self, message: StoredMessage) -> Letter | None:
+        """What goes out for a message whose time is over; None for a recall, and for one that cannot go anywhere."""
+        if props.get(message.properties, _DELETE_KEY) is not None:
+            return None
+        letter = letter_of(message, NEVER_WAITED)
+        if letter is None:
+            log.error(
+                "message %d of the timer's queue says no queue to go to", message.queue_offset
+            )
+            return None
+        return stamped(letter, self._clock.now_ms())
+
+    def _hash(self, topic: str) -> int:
+        found = self._hashes.get(topic)
+        if found is None:
+            if len(self._hashes) > 10_000:
+                self._hashes.clear()
+            found = self._hashes[topic] = java_hash(topic)
+        return found
+
+    # -- saving ----------------------------------------------------------------------------------------------
+
+    async def _save_when_dirty(self) -> None:
+        failing = False
+        while True:
+            await self._dirty.wait()
+            await trio.sleep(self._settings.timer_flush_interval_ms / 1000)
+            self._dirty = trio.Event()
+            try:
+                await self.state.save(self._store.flusher.sync_log)
+                await self._save_metrics_now_and_then()
+                await self._clean()
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                if not failing:
+                    log.error("the timer's files cannot be saved: %s; it is tried again", error)
+                failing = True
+                self._dirty.set()
+            else:
+                failing = False
+
+    async def _save_metrics_now_and_then(self) -> None:
+        if trio.current_time() - self._counted_s >= METRICS_S:
+            self._counted_s = trio.current_time()
+            await self._save_metrics()
+
+    async def _save_metrics(self) -> None:
+        assert self._metrics_file is not None, "timers are saved after their start"
+        try:
+            await self._metrics_file.persist_if_changed()
+        except StoreError as error:
+            log.warning("%s; the counts of the next start may be wrong", error)
+
+    async def _clean(self) -> None:
+        """Remove files of the timer log whose messages have left the commit log."""
+        if trio.current_time() - self._cleaned_s < CLEAN_S:
+            return
+        self._cleaned_s = trio.current_time()
+        timer_log = self.state.log
+        for segment in await self._disk.run(partial(timer_log.expired, self._store.log.start)):
+            path = timer_log.segments.detach(segment)
+            log.info("%s goes: its messages have left the commit log", path)
+            await self._disk.run(partial(self._disk.remove, path))
+
+
+class _Stopped(StoreFull):
+    """A letter could not be put; `done` of them were."""
+
+    def __init__(self, text: str, done: int) -> None:
+        super().__init__(text)
+        self.done = done
