@@ -49,6 +49,10 @@ type command struct {
 	QueueID      int        `json:"queueId"`
 	Offset       int64      `json:"offset"`
 	Orderly      bool       `json:"orderly"`
+	// What failing.go wants.
+	Failures          int   `json:"failures"`
+	DelayLevel        int   `json:"delayLevel"`
+	MaxReconsumeTimes int32 `json:"maxReconsumeTimes"`
 }
 
 type received struct {
@@ -148,6 +152,8 @@ func run(c *command) (any, error) {
 			return nil, nil
 		}
 		return nil, p.consumer.Shutdown()
+	case "failing.start", "failing.stop", "failing.tries":
+		return runFailing(c)
 	case "pull.start":
 		return nil, startPull(c)
 	case "pull.poll":
@@ -321,6 +327,9 @@ func options(c *command) []consumer.Option {
 }
 
 func selector(expression string) consumer.MessageSelector {
+	if condition, sql := strings.CutPrefix(expression, "sql:"); sql {
+		return consumer.MessageSelector{Type: consumer.SQL92, Expression: condition}
+	}
 	return consumer.MessageSelector{Type: consumer.TAG, Expression: expression}
 }
 

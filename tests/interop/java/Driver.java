@@ -37,12 +37,13 @@ public final class Driver {
         System.setOut(System.err);
         Producers.register(OPS);
         PushConsumers.register(OPS);
+        Failing.register(OPS);
         PullConsumers.register(OPS);
         Admins.register(OPS);
         Stores.register(OPS);
-        ExecutorService threads = Executors.newCachedThreadPool();
         Filters.register(OPS);
         Calls.register(OPS);
+        ExecutorService threads = Executors.newCachedThreadPool();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             JSONObject command = JSON.parseObject(line);
