@@ -155,7 +155,7 @@ class Broker:
             mine,
             clock,
             self.face.handle_again,
-            clock.now_ms,
+            self.timers.delivered_to_ms if self.timers is not None else lambda: 0,
         )
         self.pops.fill(self.requests)
         self.notifications = Notifications(
