@@ -10,8 +10,19 @@ from typing import Any
 import attrs
 
 from .drivers import Driver
-from .go_client import Go
-from .java_client import Admin, Java, Producer, Queue, Received, Sent, _Handle, _received, _sent, unique
+from .go_client import Go, GoPush
+from .java_client import (
+    Admin,
+    Java,
+    Producer,
+    Queue,
+    Received,
+    Sent,
+    _Handle,
+    _received,
+    _sent,
+    unique,
+)
 
 
 @attrs.frozen
@@ -90,6 +101,20 @@ def replier(java: Java, ns: str, topic: str) -> Replier:
     return handle
 
 
+def go_asker(go: Go, ns: str, topic: str) -> str:
+    """The name of a Go producer that the broker knows.
+
+    The Go client makes itself known by heartbeats, and a producer sends its first one after 30 s; with a consumer in
+    the same client it is sent at once.
+    """
+    producer = go.producer(ns)
+    beside = GoPush(go.driver, unique("go_beside"), "push")
+    go._start(
+        beside, ns=ns, group=unique("G"), subscriptions=[[topic, "*"]], instance=producer.name
+    )
+    return producer.name
+
+
 def go_ask(go: Go, name: str, message: dict[str, Any], *, form: str = "request") -> str:
     """Go: Producer.Request or ``requestAsync``: the body of the reply."""
     return go.driver.call(f"producer.{form}", name=name, messages=[message], timeoutMs=15_000)
@@ -125,9 +150,7 @@ class Traced(_Handle):
 
     def recall(self, topic: str, handle: str) -> str:
         """The id of the message that was taken back."""
-        return self.driver.call(
-            "traced.recall", producer=self.name, topic=topic, handle=handle
-        )
+        return self.driver.call("traced.recall", producer=self.name, topic=topic, handle=handle)
 
 
 def traced(java: Java, ns: str, group: str, trace_topic: str) -> Traced:
@@ -147,3 +170,50 @@ def traced_consumer(java: Java, ns: str, group: str, topic: str, trace_topic: st
 def trace_records(body: str) -> list[list[str]]:
     """The records of one trace message, each a list of its fields."""
     return [record.split("\x01") for record in body.split("\x02") if record]
+
+
+@attrs.frozen(order=True)
+class Work:
+    """One message that an orderly consumer worked on, from ``began_ms`` to ``ended_ms`` of the wall clock."""
+
+    queue: int
+    began_ms: int
+    ended_ms: int
+    number: int
+    consumer: str
+
+
+@attrs.define
+class Orderly:
+    """An orderly consumer, Java or Go, of messages whose bodies are numbers."""
+
+    driver: Driver
+    name: str
+    key: str
+    kind: str = "orderly"
+
+    def stop(self) -> None:
+        """Shut down and forget; a second time does nothing."""
+        self.driver.call("orderly.stop", name=self.name)
+
+    leave = stop
+
+    def halt(self) -> None:
+        """Shut down, but keep what it received."""
+        self.driver.call("orderly.halt", **{self.key: self.name})
+
+    def works(self) -> list[Work]:
+        """All so far."""
+        rows = self.driver.call("orderly.received", **{self.key: self.name})
+        return [
+            Work(queue, began, ended, int(body), self.name) for queue, body, began, ended in rows
+        ]
+
+
+def orderly(client: Java | Go, ns: str, group: str, topic: str, work_ms: int = 3) -> Orderly:
+    """From the first offset; each message takes ``work_ms``."""
+    handle = Orderly(
+        client.driver, unique("orderly"), "consumer" if isinstance(client, Java) else "name"
+    )
+    client._start(handle, ns=ns, group=group, topic=topic, workMs=work_ms, timeoutMs=work_ms)
+    return handle

@@ -20,7 +20,17 @@ type replier struct {
 	results  []any
 }
 
-var repliers = map[string]*replier{}
+var (
+	repliers  = map[string]*replier{}
+	orderlies = map[string]*orderly{}
+)
+
+// orderly keeps for each message its queue, its body, and when (ms) its work began and ended.
+type orderly struct {
+	consumer rocketmq.PushConsumer
+	mutex    sync.Mutex
+	got      [][]any
+}
 
 // runCalls runs the commands about requests and replies.
 func runCalls(c *command) (any, error) {
@@ -33,6 +43,21 @@ func runCalls(c *command) (any, error) {
 		return string(m.Body), nil
 	case "producer.requestAsync":
 		return requestAsync(c)
+	case "orderly.start":
+		return nil, startOrderly(c)
+	case "orderly.received":
+		o := get(orderlies, c.Name)
+		o.mutex.Lock()
+		defer o.mutex.Unlock()
+		return append([][]any{}, o.got...), nil
+	case "orderly.halt":
+		return nil, get(orderlies, c.Name).consumer.Shutdown()
+	case "orderly.stop":
+		o := take(orderlies, c.Name)
+		if o == nil {
+			return nil, nil
+		}
+		return nil, o.consumer.Shutdown()
 	case "reply.start":
 		return nil, startReplier(c)
 	case "reply.results":
@@ -123,4 +148,33 @@ func (r *replier) answer(m *primitive.MessageExt) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.results = append(r.results, failure(err))
+}
+
+func startOrderly(c *command) error {
+	c.First, c.Orderly = true, true
+	inner, err := rocketmq.NewPushConsumer(options(c)...)
+	if err != nil {
+		return err
+	}
+	o := &orderly{consumer: inner}
+	work := time.Duration(c.TimeoutMs) * time.Millisecond
+	err = inner.Subscribe(c.Topic, selector("*"),
+		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+			for _, m := range messages {
+				began := time.Now().UnixMilli()
+				time.Sleep(work)
+				o.mutex.Lock()
+				o.got = append(o.got, []any{m.Queue.QueueId, string(m.Body), began, time.Now().UnixMilli()})
+				o.mutex.Unlock()
+			}
+			return consumer.ConsumeSuccess, nil
+		})
+	if err != nil {
+		return err
+	}
+	if err := inner.Start(); err != nil {
+		return err
+	}
+	put(orderlies, c.Name, o)
+	return nil
 }

@@ -11,7 +11,9 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.utils.MessageUtil;
@@ -27,6 +29,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 final class Calls {
     private static final Map<String, Replier> REPLIERS = new ConcurrentHashMap<>();
     private static final Map<String, DefaultMQProducer> TRACED = new ConcurrentHashMap<>();
+    private static final Map<String, Orderly> ORDERLY = new ConcurrentHashMap<>();
     private static final Map<String, DefaultMQPushConsumer> TRACED_CONSUMERS = new ConcurrentHashMap<>();
 
     private Calls() {
@@ -74,6 +77,30 @@ final class Calls {
             if (p != null) {
                 p.shutdown();
             }
+            return null;
+        });
+        ops.put("orderly.start", a -> {
+            Orderly o = new Orderly(a);
+            o.consumer.start();
+            ORDERLY.put(a.getString("name"), o);
+            return o.consumer.buildMQClientId();
+        });
+        ops.put("orderly.received", a -> {
+            Orderly o = ORDERLY.get(a.getString("consumer"));
+            synchronized (o.got) {
+                return new ArrayList<>(o.got);
+            }
+        });
+        ops.put("orderly.stop", a -> {
+            Orderly o = ORDERLY.remove(a.getString("name"));
+            if (o != null) {
+                o.consumer.shutdown();
+            }
+            return null;
+        });
+        // Stops the client but keeps what it received.
+        ops.put("orderly.halt", a -> {
+            ORDERLY.get(a.getString("consumer")).consumer.shutdown();
             return null;
         });
         ops.put("tracedConsumer.start", Calls::tracedConsumer);
@@ -126,7 +153,9 @@ final class Calls {
         Producers.of(a).request(Values.message(a.getJSONObject("message")), new RequestCallback() {
             @Override
             public void onSuccess(Message message) {
-                answer.complete(message);
+                if (message != null) {  // the client also says so when the request was merely sent
+                    answer.complete(message);
+                }
             }
 
             @Override
@@ -149,6 +178,33 @@ final class Calls {
         c.start();
         TRACED_CONSUMERS.put(a.getString("name"), c);
         return null;
+    }
+
+    /** An orderly consumer that keeps for each message its queue, its body, and when (ms) its work began and ended. */
+    private static final class Orderly {
+        final DefaultMQPushConsumer consumer;
+        final List<Object> got = new ArrayList<>();
+
+        Orderly(JSONObject a) throws Exception {
+            consumer = Values.client(new DefaultMQPushConsumer(a.getString("group")), a);
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+            consumer.subscribe(a.getString("topic"), "*");
+            long workMs = a.getLongValue("workMs");
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                for (MessageExt m : messages) {
+                    long began = System.currentTimeMillis();
+                    try {
+                        Thread.sleep(workMs);
+                    } catch (InterruptedException e) {
+                        return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+                    }
+                    synchronized (got) {
+                        got.add(List.of(m.getQueueId(), new String(m.getBody(), StandardCharsets.UTF_8), began, System.currentTimeMillis()));
+                    }
+                }
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        }
     }
 
     /** A consumer that answers each request with its body in capitals, or not at all when that is "SILENCE". */
