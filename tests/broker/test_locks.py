@@ -106,3 +106,20 @@ def test_remembered_losses_are_bounded():
         locks.lock("G", f"c{number}", [Q0], 10.0 * number)
     assert len(locks.recent_losses) == REMEMBERED_LOSSES
     assert locks.recent_losses[0].client_id == "c4"
+
+
+def test_the_status_tells_who_holds_which_queues():
+    locks = QueueLocks(life_s=10.0)
+    queues = [MessageQueue("T", "b", number) for number in (7, 0, 1, 2, 10)]
+    locks.lock("G", "X", queues, 0.0)
+    locks.lock("G", "X", [Q1], 4.0)
+    locks.lock("G", "Y", [MessageQueue("T", "b", 5), MessageQueue("U", "b", 5)], 5.0)
+    locks.lock("F", "X", [Q0], 6.0)
+    assert [holder.text(9.0) for holder in locks.holders(9.0)] == [
+        "F: X holds T queues 0, renewed 3 s ago",
+        "G: X holds T queues 0-2,7,10, renewed 9 s ago",
+        "G: Y holds T queues 5, renewed 4 s ago",
+        "G: Y holds U queues 5, renewed 4 s ago",
+    ]
+    assert [holder.queue_ids for holder in locks.holders(12.0)] == [(0,), (1,), (5,), (5,)]
+    assert locks.holders(20.0) == []

@@ -51,6 +51,24 @@ class LostLock:
 
 
 @attrs.frozen
+class Holder:
+    """A client of a group, and the queues of one topic that it holds; renewed last at `renewed_s`."""
+
+    group: str
+    client_id: str
+    topic: str
+    queue_ids: tuple[int, ...]
+    renewed_s: float
+
+    def text(self, now_s: float) -> str:
+        """For the status: who holds what, and how long ago the oldest of these locks was renewed."""
+        return (
+            f"{self.group}: {self.client_id} holds {self.topic} queues {_ranges(self.queue_ids)}, "
+            f"renewed {now_s - self.renewed_s:.0f} s ago"
+        )
+
+
+@attrs.frozen
 class LockOutcome:
     """Answer to a lock request: queues now held by the client, and queues with their owners."""
 
@@ -123,6 +141,18 @@ class QueueLocks:
         lock = self._groups.get(group, {}).get(queue)
         return None if lock is None or self._expired(lock, now_s) else lock.client_id
 
+    def holders(self, now_s: float) -> list[Holder]:
+        """Who holds which queues now, by group, client and topic."""
+        found: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
+        for group, queue, lock in self._all():
+            if not self._expired(lock, now_s):
+                key = (group, lock.client_id, queue.topic)
+                found.setdefault(key, []).append((queue.queue_id, lock.renewed_s))
+        return [
+            Holder(*key, tuple(sorted(id_ for id_, _ in held)), min(s for _, s in held))
+            for key, held in sorted(found.items())
+        ]
+
     def any_held(self, group: str, now_s: float) -> bool:
         """Whether a client of the group holds any queue: the group consumes in order."""
         return any(not self._expired(lock, now_s) for lock in self._groups.get(group, {}).values())
@@ -166,3 +196,14 @@ class QueueLocks:
             taken_by or "nobody",
         )
         return lost
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Sorted numbers as text, neighbours together: 0-3,7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -43,6 +43,7 @@ _ROWS: Final = (
     ("syncs", "flushTimes"),
     ("damaged records", "damagedRecords"),
     ("subscriptions", "subscriptionConflicts"),
+    ("queue locks", "queueLocks"),
     ("lost locks", "lostLocks"),
 )
 """What people are shown, by its name in the table; what a broker does not tell is left out."""

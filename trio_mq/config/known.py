@@ -94,6 +94,11 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         frozenset({"async_master", "sync_master"}),
         "asks for a replica, which this release cannot be",
     ),
+    "lockInStrictMode": Refusal(
+        frozenset({"false"}),
+        "asks for queue locks that a quorum of replicas agrees on, which this release does not have; "
+        "a master alone grants them by itself",
+    ),
     "storeType": Refusal(
         frozenset({"default", ""}),
         "asks for consume queues in RocksDB; trio-mq reads and writes them as files",
