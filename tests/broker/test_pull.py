@@ -391,7 +391,8 @@ async def test_counters(autojump_clock, bench):
     bench.put(b"a", b"b")
     bench.ask(pull())
     bench.ask(pull(2))
-    assert (bench.broker.puller.messages, bench.broker.puller.found) == (2, 1)
+    totals = bench.broker.stats.totals()
+    assert (totals.got, totals.found) == (2, 1)
 
 
 async def test_sends_and_pulls_in_one_receive(autojump_clock, bench):

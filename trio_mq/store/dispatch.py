@@ -114,6 +114,9 @@ class Dispatcher:
                 and queue.put(queue_offset, count, log_offset, size, tags_code, ms)
             ):
                 dirty(queue)
+                traffic = queue.traffic
+                traffic.messages += count
+                traffic.bytes += size
                 if queue.watched:
                     hits.append(Arrival(queue, tags_code, props, queue_offset))
             dispatched = log_offset + size

@@ -23,6 +23,7 @@ from trio_mq.protocol.layout import (
     QUEUE_ENTRY_SIZE,
 )
 from trio_mq.store.entries import EntryFiles
+from trio_mq.store.traffic import Traffic
 
 log = logging.getLogger("trio_mq.store.queues")
 
@@ -55,6 +56,8 @@ class BaseQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.files = files
+        #: Totals of the topic, shared by its queues.
+        self.traffic = Traffic()
         self.topic_bytes = topic.encode()
         #: Offset that the next stored message gets (Apache: topicQueueTable).
         self.next_offset = 0

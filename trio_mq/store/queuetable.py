@@ -15,6 +15,7 @@ from trio_mq.store.entries import EntryFiles
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue, ConsumeQueue
 from trio_mq.store.roster import Bounds, QueueKey, QueueRoster
 from trio_mq.store.segments import FilePool, Segments
+from trio_mq.store.traffic import Traffic
 
 #: Folders under the store's root.
 SIMPLE_FOLDER = "consumequeue"
@@ -46,6 +47,8 @@ class QueueTable:
         #: Says whether a topic has batch queues; the broker's topic table knows.
         self.is_batch_topic = is_batch_topic
         self._queues: dict[tuple[str, int], BaseQueue] = {}
+        #: Totals of each topic that has queues.
+        self.traffic: dict[str, Traffic] = {}
         #: Queues with entries that are not in their files yet.
         self.dirty: set[BaseQueue] = set()
         self.roster = QueueRoster(disk, root)
@@ -84,6 +87,7 @@ class QueueTable:
         else:
             files = EntryFiles(segments, QUEUE_ENTRY_SIZE, filler=PRE_BLANK)
             queue = ConsumeQueue(topic, queue_id, files)
+        queue.traffic = self.traffic.setdefault(topic, queue.traffic)
         self._queues[topic, queue_id] = queue
         self._changes += 1
         return queue
@@ -122,6 +126,7 @@ class QueueTable:
         self._list_unsynced = True  # saved durably with the next sync
         for queue in self.of_topic(topic):
             self.drop(queue)
+        self.traffic.pop(topic, None)
         for folder in (SIMPLE_FOLDER, BATCH_FOLDER):
             self.disk.remove_tree(f"{self._root}/{folder}/{topic}")
 

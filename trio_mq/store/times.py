@@ -37,6 +37,17 @@ class Times:
         """How many there were."""
         return sum(self.counts)
 
+    def percentile_ms(self, share: float) -> float:
+        """The time, ms, that `share` (0 to 1) of them stayed below: the upper bound of its bucket; 0 without any."""
+        wanted, seen = share * self.count, 0
+        if not wanted:
+            return 0.0
+        for bound, count in zip(BOUNDS_MS, self.counts, strict=False):
+            seen += count
+            if seen >= wanted:
+                return min(float(bound), 1000 * self.slowest_s)
+        return 1000 * self.slowest_s
+
     def text(self) -> str:
         """One line: stage, number, last and slowest, and the buckets that have something."""
         parts = [

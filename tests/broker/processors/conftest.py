@@ -8,6 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
+from trio_mq.broker.clientcalls import ClientCalls
+from trio_mq.broker.filters import Filters
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.holds import Holds
 from trio_mq.broker.locks import QueueLocks
@@ -19,6 +21,7 @@ from trio_mq.broker.processors.offset import Offsets
 from trio_mq.broker.processors.pull import Puller
 from trio_mq.broker.processors.send import Sender
 from trio_mq.broker.saver import Saver
+from trio_mq.broker.stats import BrokerStats
 from trio_mq.broker.tables import BrokerTables, load_tables
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings, Settings, StoreSettings
@@ -79,6 +82,7 @@ class Bench:
     table: RequestTable = attrs.field(factory=lambda: RequestTable("broker"))
     members: Members = attrs.field(factory=Members)
     locks: QueueLocks = attrs.field(factory=QueueLocks)
+    calls: ClientCalls = attrs.field(factory=ClientCalls)
 
     def __attrs_post_init__(self) -> None:
         mine = self.settings.broker
@@ -87,9 +91,13 @@ class Bench:
         self.offsets: ConsumerOffsets = self.tables.offsets.table
         store, topics, groups, offsets = self.store, self.topics, self.groups, self.offsets
         sender = Sender(store, topics, groups, mine, self.settings.store, self.clock, HOST)
-        puller = Puller(store, topics, groups, offsets, self.members, Holds(5.0), mine)
+        filters = Filters(mine)
+        puller = Puller(store, topics, groups, offsets, self.members, Holds(5.0), filters, mine)
         self.sender, self.puller = sender, puller
-        self.clients = Clients(topics, groups, self.members, self.locks, mine)
+        self.stats = BrokerStats(
+            store.queues, self.clock, mine.cluster, topics.is_system, lambda: puller.missed
+        )
+        self.clients = Clients(topics, groups, self.members, self.locks, mine, self.calls, filters)
         self.clients.fill(self.table)
         Offsets(store, topics, groups, offsets, mine).fill(self.table)
         Admin(
@@ -100,10 +108,11 @@ class Bench:
             offsets,
             self.members,
             sender,
-            puller,
+            self.stats,
             self.clock,
             str(HOST),
             locks=self.locks,
+            calls=self.calls,
             saver=self.saver,
         ).fill(self.table)
 

@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from tests.broker.processors.conftest import BROKER, HOST, FakePeer, make_bench
+from trio_mq.broker.names import BENCHMARK_TOPIC as SYSTEM_TOPIC
 from trio_mq.broker.processors.runtime import SHOWN
 from trio_mq.protocol import bodies, jsondialect
 from trio_mq.protocol.bodies import (
@@ -60,7 +61,8 @@ async def test_topic_statistics(bench, autojump_clock):
     bench.put("T", 0)
     reply = bench.ask(TOPIC_STATS, GetTopicStatsInfoRequest("T"))
     assert bodies.decode(TopicStatsTable, reply.body) == TopicStatsTable(
-        {mq(0): TopicOffset(0, 3, last_ms), mq(1): TopicOffset(), mq(2): TopicOffset()}
+        {mq(0): TopicOffset(0, 3, last_ms), mq(1): TopicOffset(), mq(2): TopicOffset()},
+        0.3,  # three in the interval that a new topic begins with
     )
     assert bench.ask(TOPIC_STATS, GetTopicStatsInfoRequest("X")).code == 17
 
@@ -168,18 +170,27 @@ async def test_runtime_information(autojump_clock):
     assert empty["earliestMessageTimeStamp"] == "-1"
     assert empty["putTps"] == "0.00 0.00 0.00"
     stored_ms = bench.clock.now_ms()
-    bench.put("T", 0, 10)
-    bench.sender.messages += 300
-    bench.puller.messages += 60
+    bench.put("T", 0, 300)
+    bench.put(SYSTEM_TOPIC, 0, 30)
+    bench.store.queue("T", 0).traffic.got("G", 60, 6000)
+    bench.puller.missed += 90
     await trio.sleep(30)
     found = table()
-    assert found["putTps"] == "10.00 10.00 10.00"
+    assert found["putTps"] == "11.00 11.00 11.00"
     assert found["getTransferredTps"] == "2.00 2.00 2.00"
+    assert found["getFoundTps"] == "0.03 0.03 0.03"
+    assert found["getMissTps"] == "3.00 3.00 3.00"
+    assert found["getTotalTps"] == "3.03 3.03 3.03"
     assert found["earliestMessageTimeStamp"] == str(stored_ms)
     assert found["commitLogMinOffset"] == "0"
     assert int(found["commitLogMaxOffset"]) > 900
     assert found["runtime"] == "[ 0 days, 0 hours, 0 minutes, 30 seconds ]"
-    assert found["msgPutTotalTodayNow"] == "300"
+    assert found["msgPutTotalTodayNow"] == "300", "the broker's own topics do not count there"
+    assert found["msgGetTotalTodayNow"] == "60"
+    assert found["putMessageTimesTotal"] == "330"
+    assert int(found["putMessageSizeTotal"]) == int(found["commitLogMaxOffset"])
+    assert found["putMessageDistributeTime"].startswith("[<=0ms]:")
+    assert found["putMessageFailedTimes"] == "0"
     assert found["brokerVersionDesc"].startswith("trio-mq")
     assert 0 <= float(found["commitLogDiskRatio"]) <= 1
     # everything that the peers' clusterList reads
@@ -205,6 +216,8 @@ async def test_runtime_information(autojump_clock):
     ):
         assert found[key], key
     await trio.sleep(15)
+    await bench.stats.sample()
+    await trio.sleep(12)
     assert table()["putTps"].split()[0] == "0.00"
 
 

@@ -6,17 +6,19 @@ In: what the families need. Out: their processors in a request table. Called onc
 from __future__ import annotations
 
 from trio_mq import __version__
+from trio_mq.broker.clientcalls import ClientCalls
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.locks import QueueLocks
 from trio_mq.broker.members import Members
 from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.processors.callback import Callbacks
 from trio_mq.broker.processors.definitions import Definitions
-from trio_mq.broker.processors.pull import Puller
 from trio_mq.broker.processors.resets import Resets
 from trio_mq.broker.processors.runtime import Runtime
 from trio_mq.broker.processors.send import Sender
 from trio_mq.broker.processors.statistics import Statistics
 from trio_mq.broker.saver import Saver
+from trio_mq.broker.stats import BrokerStats
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
 from trio_mq.config import Settings
@@ -36,20 +38,22 @@ class Admin:
         offsets: ConsumerOffsets,
         members: Members,
         sender: Sender,
-        puller: Puller,
+        stats: BrokerStats,
         clock: Clock,
         address: str,
         *,
         locks: QueueLocks,
+        calls: ClientCalls,
         saver: Saver | None = None,
     ) -> None:
         mine = settings.broker
         self._families = (
-            Definitions(store, topics, groups, offsets, saver),
-            Statistics(settings, store, topics, offsets, members, address),
-            Resets(store, topics, groups, offsets, members, mine),
+            Definitions(store, topics, groups, offsets, stats, saver),
+            Statistics(settings, store, topics, offsets, members, stats, address),
+            Resets(store, topics, groups, offsets, members, mine, calls),
+            Callbacks(store, topics, groups, members, calls, mine.broker_name),
             Runtime(
-                settings, store, sender, puller, members, locks, clock, f"trio-mq {__version__}"
+                settings, store, sender, stats, members, locks, clock, f"trio-mq {__version__}"
             ),
         )
 

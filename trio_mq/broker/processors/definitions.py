@@ -14,6 +14,7 @@ from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.names import pop_retry_topics
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.saver import Saver
+from trio_mq.broker.stats import BrokerStats
 from trio_mq.broker.topics import TopicTable
 from trio_mq.errors import BodyError, StoreError
 from trio_mq.net.requests import DEFERRED, Call, Deferred, Reply, RequestTable
@@ -48,12 +49,14 @@ class Definitions:
         topics: TopicTable,
         groups: GroupTable,
         offsets: ConsumerOffsets,
+        stats: BrokerStats,
         saver: Saver | None,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._stats = stats
         self._saver = saver
 
     def fill(self, table: RequestTable) -> None:
@@ -139,6 +142,7 @@ class Definitions:
     def delete_group(self, call: Call, request: DeleteSubscriptionGroupRequest) -> Reply | Deferred:
         """DELETE_SUBSCRIPTIONGROUP (207), with or without its offsets."""
         self._groups.delete(request.group_name)
+        self._stats.forget_group(request.group_name)
         if request.clean_offset:
             self._offsets.remove_group(request.group_name)
         log.info("group %s deleted by %s", request.group_name, call.peer.address)

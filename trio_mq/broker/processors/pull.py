@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
+from time import perf_counter
 from typing import TypeAlias
 
 import attrs
 import trio
 
-from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.filters import EVERYTHING, Filters, MessageFilter
+from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.holds import Held, Holds
 from trio_mq.broker.members import ConsumerGroup, Members
 from trio_mq.broker.names import RETRY_PREFIX
@@ -37,6 +38,7 @@ from trio_mq.protocol.headers.pull import PullMessageReply, PullMessageRequest
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.reader import Found, Messages
 from trio_mq.store.store import Store
+from trio_mq.store.traffic import TIMED_EVERY
 
 _LENGTHS = Struct(">ii")
 _SUSPEND, _COMMIT, _SUBSCRIPTION = (
@@ -105,25 +107,25 @@ class Puller:
         offsets: ConsumerOffsets,
         members: Members,
         holds: Holds,
+        filters: Filters,
         settings: BrokerSettings,
     ) -> None:
-        filters: Filters,
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._members = members
         self._holds = holds
+        self._filters = filters
         self._settings = settings
         limits = store.parts.settings
-        self._filters = filters
         #: Most messages of one answer. What a client asks beyond would only lengthen the scan for a rare tag.
         self._max_count = max(
             limits.max_transfer_count_in_memory, limits.max_transfer_count_in_disk
         )
-        #: Counters for the runtime information.
-        self.messages = 0
-        self.found = 0
+        #: Pulls that found nothing. What was found is counted with the topic.
+        self.missed = 0
+        self._turn = 0
 
     def pull(
         self,
@@ -138,6 +140,8 @@ class Puller:
         Without `again` this is the second look, and the pull is answered whatever there is. May raise ColdData;
         nothing has been changed then.
         """
+        self._turn += 1
+        began_s = 0.0 if self._turn % TIMED_EVERY else perf_counter()
         try:
             allowed = self._check(request)
         except RequestRefused as refusal:
@@ -166,8 +170,12 @@ class Puller:
             if again is not None and request.sys_flag & _COMMIT:
                 self._offsets.commit(group, topic, queue_id, request.commit_offset)
         self._offsets.pulled(group, topic, queue_id, found.next_offset)
-        if found.found is Found.FOUND:
+        if found.found is Found.FOUND and queue is not None:
+            gets = queue.traffic.got(group, found.count, len(found.data))
+            if began_s:
+                gets.took(began_s)
             return self._found(request, opaque, allowed, found)
+        self.missed += 1
         reply_code = _code_of(found.found, offset)
         if (
             reply_code == ResponseCode.PULL_NOT_FOUND
@@ -190,8 +198,6 @@ class Puller:
         self, request: PullRequest, opaque: int, allowed: _Allowed, found: Messages
     ) -> bytes:
         """The reply with messages."""
-        self.messages += found.count
-        self.found += 1
         header = _FOUND % (
             allowed.group.group_sys_flag,
             found.max_offset,

@@ -1,23 +1,21 @@
 """GET_BROKER_RUNTIME_INFO: one table of texts about the load and the store of a broker.
 
-In: the counters of sends and pulls, the store, and what is odd about clients. Out: the texts that
-`mqadmin clusterList`, `brokerStatus` and `trio-mq status` print. Called by the remoting face. Rates
-are averages since an earlier request, so nothing runs while nobody asks. Rules: Apache
+In: the broker's statistics, the store, and what is odd about clients. Out: the texts that `mqadmin
+clusterList`, `brokerStatus` and `trio-mq status` print. Called by the remoting face. Rules: Apache
 AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService, ClusterListSubCommand.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
-import attrs
 import trio
 
 from trio_mq.broker.locks import QueueLocks
 from trio_mq.broker.members import Members
-from trio_mq.broker.processors.pull import Puller
 from trio_mq.broker.processors.send import Sender
+from trio_mq.broker.stats import BrokerStats
 from trio_mq.clock import Clock
 from trio_mq.config import Settings
 from trio_mq.net.requests import Call, Reply, RequestTable
@@ -25,26 +23,23 @@ from trio_mq.protocol import bodies
 from trio_mq.protocol.bodies import KVTable
 from trio_mq.protocol.codes import RequestCode
 from trio_mq.store.store import Store
+from trio_mq.store.times import BOUNDS_MS, Times
 
-RATE_SPANS_MS: Final = (10_000, 60_000, 600_000)
+RATE_SPANS_S: Final = (10, 60, 600)
 """The peers give each rate over the last 10 s, 1 min and 10 min."""
-
-SAMPLES: Final = 1000
-"""Kept to compute rates from; one is added at most each second."""
 
 SHOWN: Final = 10
 """Most conflicts and lost locks in the table; all of them are in the log."""
-
-_SAMPLE_PERIOD_MS: Final = 1000
 
 _NOT_HERE: Final = {
     # thread pools and timers of the peers: always idle here, but their tools want to see them
     **{
         f"{pool}ThreadPoolQueue{what}": "0"
         for pool in ("send", "pull", "query", "litePull", "ack")
-        for what in ("Size", "HeadWaitTimeMills")
+        for what in ("Size", "Capacity", "HeadWaitTimeMills")
     },
     "EndTransactionQueueSize": "0",
+    "EndTransactionThreadPoolQueueCapacity": "0",
     "pageCacheLockTimeMills": "0",
     "timerReadBehind": "0",
     "timerOffsetBehind": "0",
@@ -55,12 +50,19 @@ _NOT_HERE: Final = {
 }
 
 
-@attrs.frozen
-class _Sample:
-    time_ms: int
-    put: int
-    got: int
-    pulls: int
+#: Buckets of Apache's table of put times, and the bound of ours (ms) that ends each.
+_PUT_TIMES: Final = (
+    ("<=0ms", 1),
+    ("0~10ms", 10),
+    ("10~50ms", 50),
+    ("50~100ms", 100),
+    ("100~200ms", 200),
+    ("200~500ms", 500),
+    ("500ms~1s", 1000),
+    ("1~2s", 2000),
+    ("2~5s", 5000),
+    ("5s~", None),
+)
 
 
 class Runtime:
@@ -71,7 +73,7 @@ class Runtime:
         settings: Settings,
         store: Store,
         sender: Sender,
-        puller: Puller,
+        stats: BrokerStats,
         members: Members,
         locks: QueueLocks,
         clock: Clock,
@@ -82,11 +84,10 @@ class Runtime:
         self._locks = locks
         self._store = store
         self._sender = sender
-        self._puller = puller
+        self._stats = stats
         self._clock = clock
         self._version = version
-        self._samples: deque[_Sample] = deque([self._sample()], maxlen=SAMPLES)
-        self.began_ms = self._samples[0].time_ms
+        self.began_ms = clock.now_ms()
 
     def fill(self, table: RequestTable) -> None:
         """Register the request code."""
@@ -98,41 +99,64 @@ class Runtime:
 
     def table(self) -> dict[str, str]:
         """The texts by name."""
-        now = self._sample()
-        if now.time_ms - self._samples[-1].time_ms >= _SAMPLE_PERIOD_MS:
-            self._samples.append(now)
         log, store = self._store.log, self._store
         usage = store.parts.disk.usage(store.parts.root)
-        run_s = max(0, now.time_ms - self.began_ms) // 1000
+        ratio = f"{usage.used / max(1, usage.used + usage.free):.4f}"
         return {
             **_NOT_HERE,
             "brokerVersionDesc": self._version,
             "brokerActive": "true",
             "bootTimestamp": str(self.began_ms),
-            "runtime": f"[ {run_s // 86400} days, {run_s // 3600 % 24} hours, "
-            f"{run_s // 60 % 60} minutes, {run_s % 60} seconds ]",
+            "runtime": self._runtime(),
             "startAcceptSendRequestTimeStamp": str(
                 self._settings.broker.start_accept_send_request_ms
             ),
-            "putTps": self._rates(now, "put"),
-            "getTransferredTps": self._rates(now, "got"),
-            "getTotalTps": self._rates(now, "pulls"),
-            # days begin with the process here, so all of it counts as today's
-            "msgPutTotalYesterdayMorning": "0",
-            "msgPutTotalTodayMorning": "0",
-            "msgPutTotalTodayNow": str(now.put),
-            "msgGetTotalYesterdayMorning": "0",
-            "msgGetTotalTodayMorning": "0",
-            "msgGetTotalTodayNow": str(now.got),
-            "putMessageSizeTotal": str(self._sender.bytes),
+            **self._load(),
             "commitLogMinOffset": str(log.start if not log.segments.empty else 0),
             "commitLogMaxOffset": str(log.end),
             "dispatchBehindBytes": str(max(0, log.written - store.dispatcher.dispatched)),
+            "dispatchMaxBuffer": str(store.dispatcher.index_backlog),
             "remainHowManyDataToFlush": f"{max(0, log.written - log.durable.value)} B",
-            "commitLogDiskRatio": f"{usage.used / max(1, usage.used + usage.free):.4f}",
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{self._settings.store.commit_log_dir}": ratio,
+            "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {usage.total} B, Free : {usage.free} B.",
             "earliestMessageTimeStamp": str(self._earliest_ms()),
             **self._of_our_own(),
+        }
+
+    def _runtime(self) -> str:
+        run_s = max(0, self._clock.now_ms() - self.began_ms) // 1000
+        return (
+            f"[ {run_s // 86400} days, {run_s // 3600 % 24} hours, "
+            f"{run_s // 60 % 60} minutes, {run_s % 60} seconds ]"
+        )
+
+    def _load(self) -> dict[str, str]:
+        """Messages in and out: totals, rates, sizes and times."""
+        stats, times = self._stats, self._store.times
+        now, today, yesterday = stats.totals(), stats.today, stats.yesterday
+        asked = zip(self._rates("found"), self._rates("missed"), strict=True)
+        return {
+            "putTps": _joined(self._rates("put")),
+            "getTransferredTps": _joined(self._rates("got")),
+            "getFoundTps": _joined(self._rates("found")),
+            "getMissTps": _joined(self._rates("missed")),
+            "getTotalTps": _joined(found + missed for found, missed in asked),
+            "msgPutTotalYesterdayMorning": str(yesterday.users_put),
+            "msgPutTotalTodayMorning": str(today.users_put),
+            "msgPutTotalTodayNow": str(now.users_put),
+            "msgGetTotalYesterdayMorning": str(yesterday.users_got),
+            "msgGetTotalTodayMorning": str(today.users_got),
+            "msgGetTotalTodayNow": str(now.users_got),
+            "putMessageTimesTotal": str(max(1, now.put)),
+            "putMessageFailedTimes": str(self._sender.failures),
+            "putMessageSizeTotal": str(now.put_bytes),
+            "putMessageAverageSize": str(now.put_bytes / max(1, now.put)),
+            "putMessageEntireTimeMax": str(int(1000 * times.slowest_s)),
+            "putMessageDistributeTime": _distribution(times),
+            "putLatency99": f"{times.percentile_ms(0.99):.2f}",
+            "putLatency999": f"{times.percentile_ms(0.999):.2f}",
         }
 
     def _of_our_own(self) -> dict[str, str]:
@@ -150,6 +174,11 @@ class Runtime:
         conflicts = self._members.conflicts[:SHOWN]
         if conflicts:
             told["subscriptionConflicts"] = "; ".join(one.text() for one in conflicts)  # case C116
+        holders = self._locks.holders(trio.current_time())
+        if holders:
+            shown = [one.text(trio.current_time()) for one in holders[:SHOWN]]
+            more = [f"and {len(holders) - SHOWN} more"] if len(holders) > SHOWN else []
+            told["queueLocks"] = "; ".join([*shown, *more])
         losses = list(self._locks.recent_losses)[-SHOWN:]
         if losses:
             now_s = trio.current_time()
@@ -162,18 +191,20 @@ class Runtime:
             return -1
         return self._store.reader.store_time_ms(log.start)
 
-    def _sample(self) -> _Sample:
-        return _Sample(
-            self._clock.now_ms(), self._sender.messages, self._puller.messages, self._puller.found
-        )
+    def _rates(self, what: str) -> list[float]:
+        return [self._stats.rate(what, span_s) for span_s in RATE_SPANS_S]
 
-    def _rates(self, now: _Sample, what: str) -> str:
-        """Three averages per second, separated by blanks."""
-        return " ".join(f"{self._rate(now, what, span_ms):.2f}" for span_ms in RATE_SPANS_MS)
 
-    def _rate(self, now: _Sample, what: str, span_ms: int) -> float:
-        """Average since the newest sample that is at least `span_ms` old, or the oldest one."""
-        older = [s for s in self._samples if now.time_ms - s.time_ms >= span_ms]
-        since = older[-1] if older else self._samples[0]
-        count: int = getattr(now, what) - getattr(since, what)
-        return count * 1000 / max(1, now.time_ms - since.time_ms)
+def _joined(rates: Iterable[float]) -> str:
+    """Three averages per second, separated by blanks."""
+    return " ".join(f"{rate:.2f}" for rate in rates)
+
+
+def _distribution(times: Times) -> str:
+    """How many writes to the log took how long, in Apache's words."""
+    found, below = [], 0
+    for name, bound in _PUT_TIMES:
+        upto = sum(times.counts[: BOUNDS_MS.index(bound) + 1]) if bound else times.count
+        found.append(f"[{name}]:{upto - below}")
+        below = upto
+    return " ".join(found)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from trio_mq.broker.members import Client, Members
 from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.stats import BrokerStats
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import Settings
 from trio_mq.config.settings import catalogue
@@ -57,6 +58,7 @@ class Statistics:
         topics: TopicTable,
         offsets: ConsumerOffsets,
         members: Members,
+        stats: BrokerStats,
         address: str,
     ) -> None:
         self._settings = settings
@@ -64,6 +66,7 @@ class Statistics:
         self._topics = topics
         self._offsets = offsets
         self._members = members
+        self._stats = stats
         self._address = address
 
     def fill(self, table: RequestTable) -> None:
@@ -107,17 +110,19 @@ class Statistics:
                 last_ms = self._store_time_ms(queue, queue.max_offset - 1)
                 offset = TopicOffset(queue.min_offset, queue.max_offset, max(0, last_ms))
             table[self._queue_name(request.topic, queue_id)] = offset
-        return Reply(body=bodies.encode(TopicStatsTable(table)))
+        return Reply(body=bodies.encode(TopicStatsTable(table, self._stats.put_tps(request.topic))))
 
     def group(self, _: Call, request: GetConsumeStatsRequest) -> Reply:
         """GET_CONSUME_STATS (208): how far a group is in each queue."""
         table: dict[MessageQueue, OffsetWrapper] = {}
+        tps = 0.0
         for topic in self._topics_to_show(request):
             config = self._topics.get(topic)
+            tps += self._stats.get_tps(request.consumer_group, topic)
             for queue_id in range(0 if config is None else config.read_queue_nums):
                 name = self._queue_name(topic, queue_id)
                 table[name] = self._progress(request.consumer_group, topic, queue_id)
-        return Reply(body=bodies.encode(ConsumeStats(table)))
+        return Reply(body=bodies.encode(ConsumeStats(table, tps)))
 
     def _topics_to_show(self, request: GetConsumeStatsRequest) -> Iterable[str]:
         """Topics as asked for; without a list, only those that a connected group subscribes."""
