@@ -427,3 +427,44 @@ async def test_c164_stop_while_it_never_could_register_is_immediate(
     scope = await nursery.start(run_in_scope, registrar)
     await trio.sleep(20)
     assert await stop(registrar, scope) < 0.01
+
+
+async def test_b135_b136_one_topic_is_told_without_a_word_about_the_others(
+    network, topics, nursery, autojump_clock, monkeypatch
+):
+    """A name server that drops what a registration does not name keeps the other topics."""
+    monkeypatch.setattr(register, "WHOLE_TABLE_TOPICS", 5)
+    server = await start_server(network, nursery, delete_topic_with_broker_registration=True)
+    settings = attrs.evolve(SETTINGS, enable_single_topic_register=True)
+    registrar = registrar_for(network, topics, settings=settings)
+    await nursery.start(registrar.run)
+    assert await registrar.registered_once(5)
+    topics.create_if_absent(TopicConfig("T1", 8, 8))
+    topics.create_if_absent(TopicConfig("T2", 4, 2))
+    await registrar.published(5)
+    assert server.times(RequestCode.REGISTER_BROKER) == [0]
+    for name, read, write in (("T1", 8, 8), ("T2", 4, 2)):
+        (queues,) = server.routes.route(name).queue_datas
+        assert (queues.broker_name, queues.read_queue_nums, queues.write_queue_nums) == (
+            "b-a", read, write,
+        )  # fmt: skip
+    assert server.addresses("TBW102")
+    topics.delete("T1")
+    await registrar.published(5)
+    assert server.routes.route("T1") is None
+    assert server.addresses("T2")
+
+
+async def test_b135_topics_are_registered_in_pieces(network, topics, nursery, autojump_clock):
+    for number in range(20):
+        topics.create_if_absent(TopicConfig(f"T{number:02d}", 8, 8))
+    server = await start_server(network, nursery)
+    settings = attrs.evolve(SETTINGS, enable_split_registration=True, split_registration_size=7)
+    registrar = registrar_for(network, topics, settings=settings)
+    await nursery.start(registrar.run)
+    assert await registrar.registered_once(5)
+    pieces = [topics_of(c) for _, c in server.asked if c.code == RequestCode.REGISTER_BROKER]
+    assert [len(piece) for piece in pieces[:-1]] == [7] * (len(pieces) - 1)
+    assert {name for piece in pieces for name in piece} == {config.topic_name for config in topics}
+    assert sum(map(len, pieces)) == len(topics)
+    assert all(server.routes.route(f"T{number:02d}") for number in range(20))

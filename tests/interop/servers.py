@@ -203,6 +203,7 @@ class ApacheNameServer:
     home: Path
     port: int = attrs.field(factory=free_port)
     process: Process | None = None
+    settings: dict[str, str] = attrs.field(factory=dict)
     jvm: tuple[str, ...] = (*peers.FAST_JVM, "-Xmx128m")
 
     @property
@@ -214,7 +215,8 @@ class ApacheNameServer:
         """Start, and wait until it answers."""
         self.home.mkdir(parents=True, exist_ok=True)
         conf = self.home / "namesrv.conf"
-        conf.write_text(f"listenPort={self.port}\nneedWaitForService=false\n")
+        values = {"listenPort": self.port, "needWaitForService": "false", **self.settings}
+        conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         command = peers.java(
             self.home, peers.libraries(), "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf),
             jvm=self.jvm,
@@ -317,7 +319,8 @@ def alone(
             **options,
         )
         return server, []
-    nameserver = ApacheNameServer(home=home / "namesrv")
+    # Keys of the name server stand among the others in one file of ours; Apache's broker passes them over.
+    nameserver = ApacheNameServer(home=home / "namesrv", settings=dict(options.get("settings", {})))
     nameserver.start()
     return ApacheBroker(name=name, home=home / name, nameservers=[nameserver.address], **options), [
         nameserver

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -106,7 +106,7 @@ class Registrar:
         self._progress = trio.Event()
         self._stopping = trio.Event()
         self._ended = trio.Event()
-        self._body: tuple[DataVersion, bytes] | None = None
+        self._bodies: tuple[DataVersion, list[bytes]] | None = None
         self._changes = 0
 
     @property
@@ -226,13 +226,16 @@ class Registrar:
         state.attempts += 1
         try:
             link = await pool.link(state.address)
-            reply = await link.call(self._registration(changed), CALL_LIMIT_S)
-            if reply.code != ResponseCode.SUCCESS:
-                raise PeerUnavailable(
-                    f"{state.address}: refused with code {reply.code}: {reply.remark}"
-                )
+            for request in self._requests(changed):
+                reply = await link.call(request, CALL_LIMIT_S)
+                if reply.code != ResponseCode.SUCCESS:
+                    raise PeerUnavailable(
+                        f"{state.address}: refused with code {reply.code}: {reply.remark}"
+                    )
+                if request.code == RequestCode.REGISTER_BROKER:
+                    self._taken(state, reply)
             line.told_changes = changes
-            self._taken(state, reply)
+            self._told(state)
         except (PeerUnavailable, HeaderError, BodyError) as error:
             self._failed(line, str(error))
             # A new connection next time: this one may be half dead.
@@ -248,6 +251,8 @@ class Registrar:
         answer = headers.decode(headers.RegisterBrokerReply, reply.ext)
         state.master_address, state.ha_address = answer.master_addr, answer.ha_server_addr
         state.order_topics = bodies.decode(bodies.KVTable, reply.body).table if reply.body else {}
+
+    def _told(self, state: NameServerState) -> None:
         if not state.registered:
             log.info("registered %s at name server %s", self._address, state.address)
         state.registered = True
@@ -266,9 +271,33 @@ class Registrar:
         self._progress.set()
         self._progress = trio.Event()
 
-    def _registration(self, changed: set[str] | None) -> Command:
-        """REGISTER_BROKER, with all topics or with those that changed."""
-        body = self._partial_body(changed) or self._whole_body()
+    def _requests(self, changed: set[str] | None) -> list[Command]:
+        """What tells a name server all topics, or only those that changed when the table is large."""
+        present = self._only_changed(changed)
+        if present is None:
+            return [self._registration(body) for body in self._whole_bodies()]
+        if self._settings.enable_single_topic_register:
+            return [self._single(config) for config in present.values()]
+        return [self._registration(self._encode(self._topics.wrapper(present)))]
+
+    def _single(self, config: TopicConfig) -> Command:
+        """REGISTER_TOPIC_IN_NAMESRV: one topic, and no word about the others."""
+        config = _limited(config, self._settings.broker_permission)
+        queues = bodies.QueueData(
+            broker_name=self._settings.broker_name,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_sys_flag=config.topic_sys_flag,
+        )
+        return Command(
+            code=RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+            ext=headers.encode(headers.RegisterTopicRequest(config.topic_name)),
+            body=bodies.encode(bodies.TopicRouteData(queue_datas=(queues,))),
+        )
+
+    def _registration(self, body: bytes) -> Command:
+        """REGISTER_BROKER with some or all topics."""
         header = headers.RegisterBrokerRequest(
             broker_name=self._settings.broker_name,
             broker_addr=str(self._address),
@@ -280,20 +309,28 @@ class Registrar:
         )
         return Command(code=RequestCode.REGISTER_BROKER, ext=headers.encode(header), body=body)
 
-    def _partial_body(self, changed: set[str] | None) -> bytes | None:
+    def _only_changed(self, changed: set[str] | None) -> dict[str, TopicConfig] | None:
         """The changed topics of a large table; None where everything has to be told."""
         if not changed or len(self._topics) <= WHOLE_TABLE_TOPICS:
             return None
         found = {topic: self._topics.get(topic) for topic in changed}
         present = {topic: config for topic, config in found.items() if config is not None}
-        return self._encode(self._topics.wrapper(present)) if present else None
+        return present if len(present) == len(found) else None  # what is gone is seen in the whole
 
-    def _whole_body(self) -> bytes:
-        """All topics, encoded once for all name servers and until the table changes."""
+    def _whole_bodies(self) -> list[bytes]:
+        """All topics, encoded once for all name servers and until the table changes; in pieces when that is set."""
         assert len(self._topics) >= 2, "a first registration with one topic counts as an update"
-        if self._body is None or self._body[0] != self._topics.version:
-            self._body = (self._topics.version, self._encode(self._topics.wrapper()))
-        return self._body[1]
+        if self._bodies is None or self._bodies[0] != self._topics.version:
+            self._bodies = (self._topics.version, [self._encode(w) for w in self._pieces()])
+        return self._bodies[1]
+
+    def _pieces(self) -> Iterator[TopicConfigSerializeWrapper]:
+        size = self._settings.split_registration_size
+        if not self._settings.enable_split_registration or len(self._topics) <= size:
+            yield self._topics.wrapper()
+            return
+        for start in range(0, len(self._topics), size):
+            yield self._topics.wrapper(self._topics.page(start, size))
 
     def _encode(self, wrapper: TopicConfigSerializeWrapper) -> bytes:
         allowed = self._settings.broker_permission
