@@ -397,6 +397,23 @@ class BrokerSettings:
         30_000,
         "How often name servers are asked for the queues of topics that consumers want assigned (ms).",
     )
+    enable_single_topic_register: bool = setting(
+        "enableSingleTopicRegister",
+        FLAG,
+        False,
+        "Whether name servers are told of a changed topic without a word about the others. A broker with few "
+        "topics tells them all, which is right in any case.",
+    )
+    enable_split_registration: bool = setting(
+        "enableSplitRegistration",
+        FLAG,
+        False,
+        "Whether topics are registered in pieces. Not for name servers with "
+        "`deleteTopicWithBrokerRegistration`: these drop what a piece does not name.",
+    )
+    split_registration_size: int = setting(
+        "splitRegistrationSize", integer(2), 800, "Topics in such a piece."
+    )
     register_nameserver_period_ms: int = setting(
         "registerNameServerPeriod",
         integer(0, clamp=(10_000, 60_000)),
