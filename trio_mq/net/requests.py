@@ -40,6 +40,11 @@ class Peer(Protocol):
         """Whether nothing can be written any more."""
         ...
 
+    @property
+    def stalled(self) -> bool:
+        """Whether no more should be written now: it is closed, or does not take what it is sent."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Send whole frames, in order; never waits, does nothing on a closed connection."""
         ...

@@ -6,6 +6,7 @@ In and out: see :mod:`.core` (Apache: ``EndTransactionRequestHeader``,
 
 from __future__ import annotations
 
+from trio_mq.protocol.names import wire
 from trio_mq.protocol.values import value
 
 from .core import I32, I64
@@ -39,6 +40,7 @@ class CheckTransactionStateRequest:
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
+    broker_name: str | None = wire("bname", default=None)
 
 
 @value
