@@ -108,16 +108,16 @@ class Consumer:
 
     def ack(self, taken: Taken, **fields: Any) -> Command:
         """Acknowledge one message."""
-        made = self._fields(taken) | fields
+        made = self.fields(taken) | fields
         return self.bench.ask(request(RequestCode.ACK_MESSAGE, AckMessageRequest(**made)))
 
     def change(self, taken: Taken, invisible_ms: int, **fields: Any) -> Command:
         """Let one message be visible at another time."""
-        made = self._fields(taken) | {"invisible_time": invisible_ms} | fields
+        made = self.fields(taken) | {"invisible_time": invisible_ms} | fields
         header = ChangeInvisibleTimeRequest(**made)
         return self.bench.ask(request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header))
 
-    def _fields(self, taken: Taken) -> dict[str, Any]:
+    def fields(self, taken: Taken) -> dict[str, Any]:
         return {
             "consumer_group": self.group,
             "topic": taken.topic,

@@ -50,6 +50,7 @@ from trio_mq.protocol.bodies import TopicConfig
 from trio_mq.protocol.codes import Perm
 from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
 from trio_mq.protocol.record import StoredMessage, decode
+from trio_mq.store.dispatch import Arrival
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.reader import Found, Messages
 from trio_mq.store.store import Store
@@ -105,27 +106,47 @@ class Reviver:
         self._clock = clock
         self._delivered_to_ms = delivered_to_ms
         self._lines: dict[int, _Line] = {}
+        self._watched: set[BaseQueue] = set()
+        self._news = trio.Event()
         #: Messages that were revived since the start, for the runtime information and tests.
         self.revived = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Revive what is due, every `reviveInterval`, until cancelled."""
-        task_status.started()
-        while True:
-            await trio.sleep(self._settings.revive_interval_ms / 1000)
-            await self.round()
+        """Revive what is due, every `reviveInterval` while something is open, until cancelled."""
+        listeners = self._store.dispatcher.listeners
+        listeners.append(self._arrived)
+        try:
+            task_status.started()
+            while True:
+                self._news = trio.Event()
+                busy = await self.round()
+                if not busy:
+                    await self._news.wait()
+                await trio.sleep(self._settings.revive_interval_ms / 1000)
+        finally:
+            listeners.remove(self._arrived)
+            for queue in self._watched:
+                queue.watched -= 1
+            self._watched.clear()
 
-    async def round(self) -> None:
-        """Work each revive queue off as far as that goes now."""
+    def _arrived(self, hits: list[Arrival]) -> None:
+        if not self._news.is_set() and any(hit.queue in self._watched for hit in hits):
+            self._news.set()
+
+    async def round(self) -> bool:
+        """Work each revive queue off as far as that goes now; whether something is still open."""
+        busy = False
         for queue_id in self._queue_ids():
             line = self._line(queue_id)
             try:
-                await self._work_off(line)
+                busy = await self._work_off(line) or busy
             except (StoreError, OSError) as error:
+                busy = True
                 log.error(
                     "revive queue %d waits: a message cannot be brought back now: %s",
                     *(queue_id, error),
                 )
+        return busy
 
     def _queue_ids(self) -> range:
         """Queues that may have check points; those of an earlier, higher reviveQueueNum as well."""
@@ -140,10 +161,16 @@ class Reviver:
             line = self._lines[queue_id] = _Line(queue_id, 0 if done is None else done + 1)
         return line
 
-    async def _work_off(self, line: _Line) -> None:
-        queue = self._store.queue(self._ledger.topic, line.queue_id)
-        if queue is None:
-            return
+    def _watch(self, queue_id: int) -> BaseQueue:
+        """A revive queue, whose arrivals end the sleep."""
+        queue = self._store.queues.obtain(self._ledger.topic, queue_id)
+        if queue not in self._watched:
+            self._watched.add(queue)
+            queue.watched += 1
+        return queue
+
+    async def _work_off(self, line: _Line) -> bool:
+        queue = self._watch(line.queue_id)
         delivered_ms = await warmed(self._store.parts.disk, self._delivered_to_ms)
         at_end = await self._read(line, queue)
         until_ms = line.seen_ms - SLACK_MS
@@ -163,6 +190,7 @@ class Reviver:
         finally:
             done = next(iter(line.open), line.next_offset) - 1
             self._putter.when_durable(end, partial(self._commit, line.queue_id, done))
+        return bool(line.open) or not at_end
 
     def _commit(self, queue_id: int, done: int, durable: bool) -> None:
         """Store how far a queue is worked off, now that what was revived is safe; else a later round does it."""
