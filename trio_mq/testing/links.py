@@ -296,6 +296,11 @@ class MemoryPeer:
     written: list[bytes] = attrs.field(factory=list)
     changed: Changed = attrs.field(factory=Changed)
 
+    @property
+    def stalled(self) -> bool:
+        """See :class:`Peer`; whatever is written is taken."""
+        return self.closed
+
     def write(self, data: bytes) -> None:
         """See :class:`Peer`."""
         if not self.closed:
