@@ -15,7 +15,7 @@ from .polling import now_ms
 from .pops import Popped, Pops
 from .raw import RawClient, Reply
 
-NOTIFICATION, POLLING_INFO, RESET_OFFSET = 200054, 200055, 222
+NOTIFICATION, POLLING_INFO, RESET_OFFSET, MAX_OFFSET = 200054, 200055, 222, 30
 ILLEGAL = 13
 
 
@@ -100,6 +100,12 @@ class OrderedPops(Pops):
             "order": str(order).lower(),
             **more,
         }
+
+    def end(self, queue_id: int = 0) -> int:
+        """Offset behind the last message of a queue."""
+        reply = self.client.call(MAX_OFFSET, {"topic": self.topic, "queueId": str(queue_id)})
+        assert reply.code == 0, reply.remark
+        return int(reply.ext["offset"])
 
     def polling(self, queue_id: int = -1) -> int:
         """How many pops wait."""

@@ -32,6 +32,8 @@ def fifo(cluster: Cluster, messages: int) -> OrderedPops:
     topic = cluster.topic(1, attributes=FIFO)
     consumer = OrderedPops(connect(cluster.brokers[0].address), topic, cluster.group())
     send(consumer.client, topic, *(b"%d" % number for number in range(messages)))
+    # Apache's queues follow its log by a moment.
+    wait_for(lambda: consumer.end() == messages, "all are in the queue", timeout_s=5)
     return consumer
 
 
