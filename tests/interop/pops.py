@@ -13,12 +13,14 @@ from collections.abc import Sequence
 
 import attrs
 
+from .polling import now_ms
 from .raw import RawClient, Record, Reply, Sender, records
 
 POP, ACK, CHANGE, BATCH_ACK = 200050, 200051, 200053, 200151
 NOTHING_FOUND, TOO_MANY_WAIT = 210, 209
 UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER = 17, 215
 UPDATE_AND_CREATE_GROUP = 200
+SET_MESSAGE_REQUEST_MODE, RESET_OFFSET = 401, 222
 
 
 def create_topic(client: RawClient, topic: str, queues: int = 8, perm: int = 6) -> None:
@@ -43,6 +45,32 @@ def create_group(client: RawClient, group: str, **settings: object) -> None:
     """Create or change a consumer group."""
     body = {"groupName": group, "consumeEnable": True, "brokerId": 0, **settings}
     reply = client.call(UPDATE_AND_CREATE_GROUP, {}, json.dumps(body).encode())
+    assert reply.code == 0, reply.remark
+
+
+def delete_topic(client: RawClient, topic: str) -> Reply:
+    """Delete a topic."""
+    return client.call(DELETE_TOPIC_IN_BROKER, {"topic": topic})
+
+
+def pop_mode(client: RawClient, topic: str, group: str, share: int = 8) -> None:
+    """Let consumers of a group, whose queues the broker assigns, pop."""
+    body = {"topic": topic, "consumerGroup": group, "mode": "POP", "popShareQueueNum": share}
+    reply = client.call(SET_MESSAGE_REQUEST_MODE, None, json.dumps(body).encode())
+    assert reply.code == 0, reply.remark
+
+
+def reset(consumer: Pops, offset: int, queue_id: int = 0) -> None:
+    """Set how far a group is in a queue."""
+    fields = {
+        "topic": consumer.topic,
+        "group": consumer.group,
+        "timestamp": "-1",
+        "isForce": "true",
+        "queueId": str(queue_id),
+        "offset": str(offset),
+    }
+    reply = consumer.client.call(RESET_OFFSET, fields)
     assert reply.code == 0, reply.remark
 
 
@@ -85,6 +113,7 @@ class Pops:
     client: RawClient
     topic: str
     group: str
+    broker: str = "b1"
 
     def fields(self, count: int = 32, invisible_s: float = 60, **overrides: str) -> dict[str, str]:
         """Header of POP_MESSAGE; without `pollTime` it does not wait."""
@@ -95,7 +124,7 @@ class Pops:
             "maxMsgNums": str(count),
             "invisibleTime": str(int(invisible_s * 1000)),
             "pollTime": "0",
-            "bornTime": str(int(time.time() * 1000)),
+            "bornTime": str(now_ms()),
             "initMode": "0",
             "exp": "*",
             "expType": "TAG",
@@ -144,19 +173,14 @@ class Pops:
             if receipt is None:
                 key = "0", str(record.queue_id)
                 assert str(record.queue_offset) in offsets[key]
-                receipt = " ".join(
-                    [starts[key], ext["popTime"], ext["invisibleTime"], ext["reviveQid"], "0"]
-                    + [self.broker_name(), str(record.queue_id), str(record.queue_offset)]
-                )
+                place = f"0 {self.broker} {record.queue_id} {record.queue_offset}"
+                times = f"{ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']}"
+                receipt = f"{starts[key]} {times} {place}"
             kind = receipt.split(" ")[4]
             assert record.topic == self.topic
             found.append(Popped(record, receipt, real_topic(self.topic, self.group, kind)))
         assert sum(map(len, offsets.values())) == len(found)
         return found
-
-    def broker_name(self) -> str:
-        """The broker that is asked: the tests have one."""
-        return "b1"
 
     def ack(self, popped: Popped, **overrides: str) -> Reply:
         """Acknowledge one message."""
@@ -198,7 +222,7 @@ class Pops:
             }
             for (start, pop_time, invisible, revive, kind, queue_id), offsets in entries.items()
         ]
-        body = {"acks": acks, "brokerName": self.broker_name(), **overrides}
+        body = {"acks": acks, "brokerName": self.broker, **overrides}
         return self.client.call(BATCH_ACK, None, json.dumps(body).encode())
 
 

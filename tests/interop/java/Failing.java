@@ -33,8 +33,10 @@ final class Failing {
         if (a.containsKey("maxReconsumeTimes")) {
             consumer.setMaxReconsumeTimes(a.getIntValue("maxReconsumeTimes"));
         }
-        consumer.setSuspendCurrentQueueTimeMillis(200);
-        consumer.subscribe(a.getString("topic"), a.getString("expression"));
+        consumer.setSuspendCurrentQueueTimeMillis(a.getLongValue("suspendMs", 200));
+        // The broker assigns queues then, and says whether they are pulled or popped.
+        consumer.setClientRebalance(!a.getBooleanValue("assigned"));
+        consumer.subscribe(a.getString("topic"), Values.selector(a.getString("expression")));
         if (a.getBooleanValue("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
                 taken(messages) ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
