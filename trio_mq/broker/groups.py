@@ -61,6 +61,8 @@ class GroupTable:
     ) -> None:
         self.version = DataVersion()
         self.changed = changed
+        #: Whether names of light queues (LMQ) are taken for groups; the broker sets it.
+        self.lmq = False
         self._settings = settings
         self._clock = clock
         self._groups = {name: SubscriptionGroupConfig(name) for name in PREDEFINED_GROUPS}
@@ -73,14 +75,17 @@ class GroupTable:
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """The settings of a group that is known."""
-        return self._groups.get(group)
+        config = self._groups.get(group)
+        if config is None and self.lmq and group.startswith(names.LMQ_PREFIX):
+            return SubscriptionGroupConfig(group)  # the one reader of a light queue, in no table
+        return config
 
     def obtain(self, group: str) -> SubscriptionGroupConfig | None:
         """The settings of a group; an unknown one is created if the settings and its name allow.
 
         Apache: SubscriptionGroupManager.findSubscriptionGroupConfig.
         """
-        config = self._groups.get(group)
+        config = self.get(group)
         if config is not None:
             return config
         automatic = self._settings.auto_create_subscription_group
@@ -119,7 +124,7 @@ class GroupTable:
         )
 
     def __contains__(self, group: str) -> bool:
-        return group in self._groups
+        return self.get(group) is not None
 
     def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
         return iter(list(self._groups.values()))

@@ -22,6 +22,7 @@ GROUP_MAX_LENGTH: Final = 120
 """Longest group: with a prefix it still is a topic, and leaves room for one more topic name."""
 
 RETRY_PREFIX: Final = "%RETRY%"
+LMQ_PREFIX: Final = "%LMQ%"
 DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 

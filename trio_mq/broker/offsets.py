@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import attrs
 
+from trio_mq.broker.names import LMQ_PREFIX
 from trio_mq.broker.statejson import json_object, next_version
 from trio_mq.clock import Clock
 from trio_mq.config import BrokerSettings
@@ -28,7 +29,7 @@ log = logging.getLogger("trio_mq.broker.offsets")
 SEPARATOR: Final = "@"
 """Between topic and group in the keys of the table; neither name may have it."""
 
-_FIELDS_OF_FILE: Final = ("dataVersion", "offsetTable", "groupTopicMap")
+_FIELDS_OF_FILE: Final = ("dataVersion", "offsetTable", "groupTopicMap", "lmqOffsetTable")
 
 
 class Commit(Enum):
@@ -63,6 +64,8 @@ class ConsumerOffsets:
 
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         self.version = DataVersion()
+        #: Whether the file is the one for light queues (LMQ), as Apache has it with enableLmq.
+        self.lmq = False
         self._clock = clock
         self._use_resets = settings.use_server_side_reset_offset
         self._version_step = settings.consumer_offset_update_version_step
@@ -260,6 +263,10 @@ class ConsumerOffsets:
             if split_key(key) is None:
                 log.warning("consumerOffset.json: %r is not topic@group; kept as it is", key)
         self._committed = {key: dict(offsets) for key, offsets in table.items()}
+        light = json_object(value.get("lmqOffsetTable"), "lmqOffsetTable")
+        self._committed.update(
+            {key: {0: offset} for key, offset in light.items() if isinstance(offset, int)}
+        )
         self._unknown_of_file = {
             key: item for key, item in value.items() if key not in _FIELDS_OF_FILE
         }
@@ -267,11 +274,15 @@ class ConsumerOffsets:
 
     def to_json(self) -> Any:
         """The content of the file; fields that we do not know stay as they were read."""
-        return {
-            **self._unknown_of_file,
-            "dataVersion": bodies.unstructure(self.version),
-            "offsetTable": self._committed,
-        }
+        known = {"dataVersion": bodies.unstructure(self.version), "offsetTable": self._committed}
+        if self.lmq:
+            # Groups of light queues read one queue only, and have a table of their own.
+            light = {key for key in self._committed if f"{SEPARATOR}{LMQ_PREFIX}" in key}
+            known["offsetTable"] = {k: v for k, v in self._committed.items() if k not in light}
+            known["lmqOffsetTable"] = {
+                key: self._committed[key][0] for key in light if 0 in self._committed[key]
+            }
+        return {**self._unknown_of_file, **known}
 
     def _copy(self) -> dict[str, dict[int, int]]:
         return {key: dict(offsets) for key, offsets in self._committed.items()}

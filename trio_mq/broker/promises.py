@@ -17,7 +17,7 @@ from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
 from trio_mq.protocol.message import BatchItem
 
 #: Names that say something about the way through a broker, which ends here.
-DROPPED: Final = (b"__CRC32#", b"POP_CK")
+DROPPED: Final = (b"__CRC32#", b"POP_CK", b"INNER_MULTI_QUEUE_OFFSET")
 #: Names that the broker sets itself; a message that brings one of them has it replaced.
 OWN: Final = (b"MSG_REGION", b"TRACE_ON", b"CLUSTER")
 #: Bits of a sysFlag that mark a part of a transaction. A plain int: & with an enumeration costs half a microsecond.
@@ -36,7 +36,7 @@ _TIMERS: Final = (
 # _SYS_MSG_PRIORITY_, INNER_NUM, MSG_REGION and CLUSTER.
 _NAMES: Final = (
     rb"[DTP_IMC](?:ELAY\x01|IMER_|RA(?:N_MSG|CE_ON)\x01|OP_CK\x01|_CRC32#\x01|SYS_MSG_PRIORITY_\x01"
-    rb"|NNER_NUM\x01|SG_REGION\x01|LUSTER\x01)"
+    rb"|NNER_(?:NUM|MULTI_DISPATCH|MULTI_QUEUE_OFFSET)\x01|SG_REGION\x01|LUSTER\x01)"
 )
 _begins_special: Final = re.compile(_NAMES).match
 _goes_on_special: Final = re.compile(rb"\x02" + _NAMES).search

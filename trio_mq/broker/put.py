@@ -21,6 +21,7 @@ from trio_mq.net.requests import DEFERRED, Call, Deferred, Reply
 from trio_mq.protocol import properties as props
 from trio_mq.protocol.codes import MessageFlag, ResponseCode
 from trio_mq.protocol.record import StoredMessage
+from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import Store
 
 _BORN_V6 = int(MessageFlag.BORN_HOST_V6)
@@ -134,10 +135,14 @@ class Putter:
         sys_flag = letter.sys_flag & ~_HOSTS_V6
         if len(letter.born_host) > 8:
             sys_flag |= _BORN_V6
+        props_text = letter.properties
+        further: tuple[BaseQueue, ...] = ()
+        if store.multi is not None:
+            props_text, further = store.multi.assign(letter.topic, props_text)
         log_offset = store.append(
             queue,
             letter.body,
-            letter.properties,
+            props_text,
             token=token,
             flag=letter.flag,
             sys_flag=sys_flag,
@@ -146,6 +151,7 @@ class Putter:
             reconsume_times=letter.reconsume_times,
             prepared_transaction_offset=letter.prepared_transaction_offset,
             delay_ms=delay_ms,
+            further=further,
             now_ms=self._clock.now_ms(),
         )
         # Writing what was staged before may have moved it to the next segment, but not this record.

@@ -91,6 +91,8 @@ class TopicTable:
         own = system_topics(settings, timer=timer)
         self.version = DataVersion()
         self.changed = changed
+        #: Whether names of light queues (LMQ) are taken for topics; the broker sets it.
+        self.lmq = False
         self._settings = settings
         self._clock = clock
         self._topics = {config.topic_name: config for config in own}
@@ -102,18 +104,22 @@ class TopicTable:
     # -- looking up
 
     def get(self, topic: str) -> TopicConfig | None:
-        """The settings of a topic."""
-        return self._topics.get(topic)
+        """The settings of a topic. A light queue (LMQ) looks like a topic with one queue, and is in no table."""
+        config = self._topics.get(topic)
+        return TopicConfig(topic, 1, 1) if config is None and self._is_light(topic) else config
+
+    def _is_light(self, topic: str) -> bool:
+        return self.lmq and topic.startswith(names.LMQ_PREFIX)
 
     def require(self, topic: str) -> TopicConfig:
         """The settings of a topic, or a refusal with TOPIC_NOT_EXIST (17)."""
-        config = self._topics.get(topic)
+        config = self.get(topic)
         if config is None:
             raise _missing(f"topic {topic} does not exist on broker {self._settings.broker_name}")
         return config
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self._topics
+        return topic in self._topics or self._is_light(topic)
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(list(self._topics.values()))
@@ -163,7 +169,7 @@ class TopicTable:
         """
         names.check_topic(topic)
         names.check_sendable(topic)
-        config = self._topics.get(topic)
+        config = self.get(topic)
         if config is not None:
             return config
         retry = topic.startswith(names.RETRY_PREFIX)
@@ -288,6 +294,17 @@ class TopicTable:
         self._revision += 1
         if self.changed is not None:
             self.changed(topic)
+
+    def settings_changed(self) -> None:
+        """The broker's settings have changed under the topics: whoever keeps what they allow looks anew.
+
+        A template that the settings want now is made.
+        """
+        if self._settings.auto_create_topic_enable and names.DEFAULT_TEMPLATE not in self._topics:
+            queues = self._settings.default_topic_queue_nums
+            self._put(TopicConfig(names.DEFAULT_TEMPLATE, queues, queues, _TEMPLATE))
+        self.version = next_version(self.version, self._clock.now_ms())
+        self._revision += 1
 
     # -- the file topics.json
 

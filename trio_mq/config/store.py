@@ -257,6 +257,21 @@ class StoreSettings:
         False,
         "Whether a recall takes back only messages of its own topic; else any with its id at its time.",
     )
+    enable_lmq: bool = setting(
+        "enableLmq",
+        FLAG,
+        False,
+        "Whether a message may be in further queues (`%LMQ%...`) that its property INNER_MULTI_DISPATCH names.",
+    )
+    enable_multi_dispatch: bool = setting(
+        "enableMultiDispatch",
+        FLAG,
+        False,
+        "Whether such queues get entries, so that they can be read. Needs `enableLmq`.",
+    )
+    max_lmq_consume_queue_num: int = setting(
+        "maxLmqConsumeQueueNum", integer(1), 20_000, "Most queues of that kind."
+    )
     max_transfer_bytes_in_memory: int = setting(
         "maxTransferBytesOnMessageInMemory",
         integer(1),

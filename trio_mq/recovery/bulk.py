@@ -27,6 +27,7 @@ from trio_mq.store.bulkindex import BulkHasher, BulkKeys, key_texts
 from trio_mq.store.dispatch import Dispatcher
 from trio_mq.store.keys import KeyHasher
 from trio_mq.store.keyspans import KeySpans, find
+from trio_mq.store.multidispatch import MARK
 
 _ENTRY: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _PREPARED: Final = int(MessageFlag.TRANSACTION_PREPARED)
@@ -70,6 +71,10 @@ class BulkReplay:
         heads = np.concatenate([lot.heads for lot in columns])
         if ((heads["sys_flag"] & _PREPARED) != 0).any():  # also of a rollback
             return False
+        if self._dispatcher.further is not None:  # a record may be in several queues
+            windows = {id(lot.window): lot.window for lot in columns}
+            if any(MARK in window for window in windows.values()):
+                return False
         topics = self._numbered([topic for lot in columns for topic in lot.topics()])
         runs = self._runs(heads, topics)
         if runs is None:

@@ -31,6 +31,8 @@ from trio_mq.recovery.lots import Lot
 from trio_mq.recovery.scan import leads_to_record, position_of
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.dispatch import Dispatcher, Stored
+from trio_mq.store.multidispatch import QUEUE_ID, further_queues
+from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import StoreParts
 from trio_mq.tasks import first_failure
 
@@ -41,6 +43,8 @@ log = logging.getLogger("trio_mq.recovery.replay")
 
 #: Time between two progress lines of a long replay; then what is done is kept, too (case C019).
 PROGRESS_S: Final = 5.0
+#: Longest delay of a level that is believed: levels are in days at most.
+LONGEST_DELAY_MS = 1000 * 86_400_000
 #: Delivery delay of a level that no longer exists (Apache: ScheduleMessageService.computeDeliverTimestamp).
 UNKNOWN_LEVEL_MS: Final = 1000
 #: Bytes of the log that are gone over in one go; between two goes a stop is noticed.
@@ -111,6 +115,9 @@ class Replay:
         self._delays_ms = parts.settings.delay_levels_ms
         self._dispatcher = Dispatcher(parts.queues, parts.index, index_enabled=index_enabled)
         self._dispatcher.failed = _failed
+        # Records may be in further queues (LMQ), which get their entries from the dispatcher.
+        if parts.settings.enable_lmq and parts.settings.enable_multi_dispatch:
+            self._dispatcher.further = self._further
         self._lanes: dict[tuple[str, int], Lane | None] = {}
         self._bulk = bulk_replay(
             self._dispatcher, self._lane_of, trusted=trusted, index_enabled=index_enabled
@@ -193,6 +200,15 @@ class Replay:
             if gap is not None:
                 return gap
         return None
+
+    def _further(self, topic: str, props: bytes) -> list[tuple[BaseQueue, int]]:
+        """The further queues of a record; known here, so that what they get is made durable, too."""
+
+        def lane_queue(name: str) -> BaseQueue | None:
+            lane = self._lane_of(name, QUEUE_ID)
+            return None if lane is None else lane.queue
+
+        return further_queues(topic, props, lane_queue)
 
     def _take_one(self, lot: Lot, *, fill_gaps: bool) -> Gap | None:
         dispatcher = self._dispatcher
@@ -310,7 +326,7 @@ class Replay:
         if found == entry and self._trusted:
             return
         lane.touched_from = min(lane.touched_from, position)
-        if found == entry:
+        if found == entry or (stored.queue.topic == SCHEDULE_TOPIC and _says_due(stored, found)):
             return
         # An entry of another record stays: the topic was deleted and made again, or its offsets are shifted.
         blank = found == PRE_BLANK
@@ -345,3 +361,12 @@ def bulk_replay(
     except ImportError:
         return None
     return BulkReplay(dispatcher, lane_of, trusted=trusted, index_enabled=index_enabled)
+
+
+def _says_due(stored: Stored, entry: bytes) -> bool:
+    """Whether the entry of a delayed message is whole, with the delay of other settings: that one stays (case C142)."""
+    log_offset, size, due_ms = QUEUE_ENTRY.unpack(entry)
+    delay_ms = due_ms - stored.store_timestamp_ms
+    if (log_offset, size) != (stored.log_offset, stored.size):
+        return False
+    return bool(0 < delay_ms <= LONGEST_DELAY_MS and delay_ms % 1000 == 0)

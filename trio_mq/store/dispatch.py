@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import attrs
 import trio
 
-from trio_mq.protocol.codes import TRANSACTION_MASK, MessageFlag
+from trio_mq.protocol.codes import TRANSACTION_MASK, UNDISPATCHED, MessageFlag
 from trio_mq.store.index import KeyIndex
 from trio_mq.store.indexfile import Keys, SomeKeys
 from trio_mq.store.keys import KeyHasher
+from trio_mq.store.multidispatch import MARK
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.queuetable import QueueTable
 
@@ -93,6 +94,8 @@ class Dispatcher:
         self.newest_ms = 0
         #: Called with the new messages in queues that are watched.
         self.listeners: list[Callable[[list[Arrival]], None]] = []
+        #: The further queues of a record by its topic and properties, where messages may be in several; else None.
+        self.further: Callable[[str, bytes], list[tuple[BaseQueue, int]]] | None = None
         #: Called when files could not be written; the store stops taking messages.
         self.failed: Callable[[OSError], None] | None = None
         #: What could not be written at the last try.
@@ -104,6 +107,9 @@ class Dispatcher:
         dirty, wait_for_index = self.queues.dirty.add, self._backlog.append
         index_enabled = self.index_enabled
         dispatched, ms = self.dispatched, self.newest_ms
+        if self.further is not None:
+            records = list(records)
+            hits += self._apply_further(records)
         for stored in records:
             queue, queue_offset, count, log_offset, size, tags_code, ms, props, sys_flag = stored
             transaction = sys_flag & TRANSACTION_MASK
@@ -130,6 +136,21 @@ class Dispatcher:
         if hits:
             for listener in self.listeners:
                 listener(hits)
+
+    def _apply_further(self, records: Iterable[Stored]) -> list[Arrival]:
+        """Make records visible in their further queues (LMQ)."""
+        hits: list[Arrival] = []
+        assert self.further is not None
+        for stored in records:
+            if MARK not in stored.properties or stored.sys_flag & TRANSACTION_MASK in UNDISPATCHED:
+                continue
+            code, ms = stored.tags_code, stored.store_timestamp_ms
+            for queue, queue_offset in self.further(stored.queue.topic, stored.properties):
+                if queue.put(queue_offset, 1, stored.log_offset, stored.size, code, ms):
+                    self.queues.dirty.add(queue)
+                    if queue.watched:
+                        hits.append(Arrival(queue, code, stored.properties, queue_offset))
+        return hits
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write entries and keys to their files until cancelled. :meth:`finish` writes what is left then."""

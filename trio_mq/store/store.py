@@ -32,6 +32,7 @@ from trio_mq.store.dispatch import Dispatcher, Stored
 from trio_mq.store.flush import Flusher
 from trio_mq.store.index import KeyIndex
 from trio_mq.store.log import CommitLog
+from trio_mq.store.multidispatch import QUEUE_ID, MultiDispatch, further_queues
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.queuetable import QueueTable
 from trio_mq.store.reader import Reader
@@ -151,6 +152,14 @@ class Store:
         #: Records in the staging, in order, and what their sender called them.
         self._staged: list[Stored] = []
         self._tokens: list[object] = []
+        #: Further queues of staged records, each with its next offset before.
+        self._further: list[tuple[BaseQueue, int]] = []
+        #: Offsets in several queues for one message (LMQ); None where that is off.
+        self.multi: MultiDispatch | None = None
+        if settings.enable_lmq:
+            self.multi = MultiDispatch(parts.queues, settings.max_lmq_consume_queue_num)
+            if settings.enable_multi_dispatch:
+                self.dispatcher.further = partial(further_queues, obtain=self._light_queue)
         #: Written records that are not visible yet: under sync flush they have to be durable first.
         self._hidden: list[Stored] = []
         #: What senders called the records that could not be written; :meth:`commit` fills it.
@@ -181,6 +190,7 @@ class Store:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
         count: int = 1,
+        further: tuple[BaseQueue, ...] = (),
         delay_ms: int | None = None,
         now_ms: int,
     ) -> int:
@@ -194,6 +204,7 @@ class Store:
             raise StoreFull(self.cleaner.refusal)
         commit_log = self.log
         sys_flag |= self._host_flag
+        due_from_ms = now_ms  # a delay is meant by the clock as it is, also when that was set back
         if now_ms < self._last_ms:
             now_ms = self._last_ms  # stored times never go back, whatever the clock does
         else:
@@ -223,8 +234,12 @@ class Store:
         commit_log.staging += record
         commit_log.end = log_offset + size
         queue.next_offset = queue_offset + count
+        if further:
+            self._further += [(other, other.next_offset) for other in further]
+            for other in further:
+                other.next_offset += 1
         if delay_ms is not None:
-            code = now_ms + delay_ms
+            code = due_from_ms + delay_ms
         else:
             tags = get_property(props, b"TAGS")
             code = tags_code_of(tags) if tags else 0
@@ -260,6 +275,7 @@ class Store:
         if not staged:
             return
         self._staged, self._tokens = [], []
+        further, self._further = self._further, []
         began_s = time.perf_counter()
         try:
             self.log.write_staged()
@@ -267,6 +283,8 @@ class Store:
             self.log.forget_staged()
             for stored in reversed(staged):
                 stored.queue.next_offset = stored.queue_offset
+            for other, next_offset in reversed(further):
+                other.next_offset = next_offset
             self.failed += tokens
             self.cleaner.write_failed(error)
             return
@@ -288,6 +306,10 @@ class Store:
             count = sum(1 for s in hidden if s.log_offset + s.size <= durable)
             visible, self._hidden = hidden[:count], hidden[count:]
         self.dispatcher.apply(visible)
+
+    def _light_queue(self, name: str) -> BaseQueue | None:
+        queue = self.queues.obtain(name, QUEUE_ID)
+        return None if queue.dropped else queue
 
     # -- looking up ------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.members import Members
-from trio_mq.broker.names import RETRY_PREFIX
+from trio_mq.broker.names import LMQ_PREFIX, RETRY_PREFIX
 from trio_mq.broker.pop.modes import POP, PULL, RequestModes, checked
 from trio_mq.broker.pop.shares import STRATEGIES, share_for_pop
 from trio_mq.broker.routes import TopicRoutes
@@ -33,7 +33,6 @@ from trio_mq.protocol.jsondialect import MessageQueue
 
 log = logging.getLogger("trio_mq.broker.pop")
 
-LMQ_PREFIX = "%LMQ%"
 Save = Callable[[Callable[[StoreError | None], None]], None]
 """Saves the modes, and tells when that has happened or why it has not."""
 

@@ -292,13 +292,17 @@ class Sender:
             )
         else:
             to = self._redirects.apply(topic, queue_id, props, sys_flag, now_ms)
-        _check_size(to.properties)
+        stored_props = to.properties
+        further: tuple[BaseQueue, ...] = ()
+        if self._store.multi is not None:
+            stored_props, further = self._store.multi.assign(to.topic, stored_props)
+        _check_size(stored_props)
         stored_in = queue if to.topic == topic else self._store.queues.obtain(to.topic, to.queue_id)
         queue_offset = stored_in.next_offset
         log_offset = self._store.append(
             stored_in,
             body,
-            to.properties,
+            stored_props,
             token=token,
             flag=request.flag,
             sys_flag=_with_host_flag(to.sys_flag, born_host),
@@ -306,6 +310,7 @@ class Sender:
             born_host=born_host,
             reconsume_times=request.reconsume_times or 0,
             delay_ms=to.delay_ms,
+            further=further,
             now_ms=now_ms,
         )
         self.messages += 1
