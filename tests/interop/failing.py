@@ -72,7 +72,9 @@ def failing(
     group: str | None = None,
     **settings: Any,
 ) -> Failing:
-    """Start one. Settings: delayLevel, maxReconsumeTimes, orderly, broadcast, workMs, expression."""
+    """Start one. Settings: delayLevel, maxReconsumeTimes, orderly, broadcast, workMs, expression; Java only: suspendMs,
+    and `assigned` for queues that the broker assigns.
+    """
     handle = Failing(clients.driver, unique("failing"), "failing")
     settings = {"expression": "*"} | settings
     arguments = {"ns": cluster.ns, "group": group or cluster.group(), "topic": topic} | settings
