@@ -96,6 +96,12 @@ async def test_bounds(ready):
     assert offset_of(ready.ask(MIN, GetMinOffsetRequest("T", 0))) == 2
 
 
+async def test_b060_an_empty_batch_queue_begins_at_minus_one(ready):
+    ready.topics.update(TopicConfig("B", 1, 1), "+queue.type=BatchCQ")
+    assert offset_of(ready.ask(MIN, GetMinOffsetRequest("B", 0))) == -1
+    assert offset_of(ready.ask(MAX, GetMaxOffsetRequest("B", 0))) == 0
+
+
 async def test_search_by_time(ready, autojump_clock):
     start_ms = ready.clock.now_ms()
     for _ in range(3):

@@ -7,6 +7,7 @@ the face asks again. Rules: Apache ConsumerManageProcessor, AdminBrokerProcessor
 
 from __future__ import annotations
 
+from trio_mq.broker.attributes import QUEUE_TYPE
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import Commit, ConsumerOffsets
 from trio_mq.broker.topics import TopicTable
@@ -113,9 +114,16 @@ class Offsets:
         return Reply(header=GetMaxOffsetReply(0 if queue is None else queue.max_offset))
 
     def minimum(self, _: Call, request: GetMinOffsetRequest) -> Reply:
-        """GET_MIN_OFFSET (31): the offset of the first message that is still there."""
+        """GET_MIN_OFFSET (31): the offset of the first message that is still there.
+
+        An empty batch queue has -1, as Apache's BatchConsumeQueue before its first message.
+        """
         queue = self._store.queue(request.topic, request.queue_id)
-        return Reply(header=GetMinOffsetReply(0 if queue is None else queue.min_offset))
+        if queue is None or queue.max_offset == 0:
+            config = self._topics.get(request.topic)
+            batch = config is not None and config.attributes.get(QUEUE_TYPE) == "BatchCQ"
+            return Reply(header=GetMinOffsetReply(-1 if batch else 0))
+        return Reply(header=GetMinOffsetReply(queue.min_offset))
 
     def search(self, _: Call, request: SearchOffsetRequest) -> Reply:
         """SEARCH_OFFSET_BY_TIMESTAMP (29): the offset at a store time."""
