@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -53,8 +54,6 @@ SET_BACK_LEAST_MS: Final = 200
 FAILURE_PAUSE_MS: Final = 1000
 #: Deliveries that are noted one by one until they are durable; beyond, several share a note.
 UNSETTLED_MOST: Final = 1000
-#: A delivered record may be longer than the delayed one by this: the difference of two topic names.
-_MORE_BYTES: Final = 256
 
 
 class _Entry(NamedTuple):
@@ -106,10 +105,14 @@ class Delays:
         self._offsets = offsets
         self._levels_ms = levels_ms
         self._clock = clock
+        #: Most bytes of records that one write can put into the log.
+        self._room = store.log.segments.segment_bytes - BLANK_HEADER_SIZE
         self._levels: dict[int, _Level] = {}
         self._woken = trio.Event()
         self._set_back: list[_SetBack] = []
         self._seen: tuple[int, float] | None = None
+        #: Whether the clock was set back since the alarms of the levels were set.
+        self._changed = False
         #: Deliveries that may not be durable yet: end of the last record, level, offset behind.
         self._unsettled: deque[tuple[int, int, int]] = deque()
         #: Messages delivered since the start.
@@ -214,8 +217,11 @@ class Delays:
 
     # -- the clock -------------------------------------------------------------------------------------------
 
-    def _look_at_clock(self, last_ms: int = 0) -> int:
-        """The time in ms. Notices when the wall clock was set back, since `last_ms` or since the last look."""
+    def _look_at_clock(self, last_ms: int = 0, arrived: Sequence[Arrival] = ()) -> int:
+        """The time in ms. Notices when the wall clock was set back, since `last_ms` or since the last look.
+
+        `arrived` are messages that were stored since it was set back.
+        """
         now_ms, now_s = self._clock.now_ms(), trio.current_time()
         if self._seen is not None:
             then_ms, then_s = self._seen
@@ -224,6 +230,8 @@ class Delays:
         by_ms = last_ms - now_ms
         if by_ms >= SET_BACK_LEAST_MS:
             ends = {level.number: level.queue.max_offset for level in self._levels.values()}
+            for queue, _, _, offset in reversed(arrived):
+                ends[queue.queue_id + 1] = offset
             self._set_back.append(_SetBack(by_ms, now_ms, ends))
             log.warning(
                 "the clock was set back by %.1f s; delayed messages that were stored before come after their delay",
@@ -252,9 +260,14 @@ class Delays:
 
     def _arrived(self, hits: list[Arrival]) -> None:
         """New messages in watched queues; only one that finds its level without any moves the alarm."""
-        for queue, due_ms, _, offset in hits:
-            if queue.topic != SCHEDULE_TOPIC:
-                continue
+        mine = [hit for hit in hits if hit.queue.topic == SCHEDULE_TOPIC]
+        if mine:
+            before = len(self._set_back)
+            self._look_at_clock(arrived=mine)
+            self._changed |= len(self._set_back) > before
+            if self._changed:
+                self._woken.set()
+        for queue, due_ms, _, offset in mine:
             level = self._levels.get(queue.queue_id + 1)
             if level is not None and level.due_ms is None and offset >= level.next:
                 level.due_ms = self._due_ms(level, offset, due_ms)
@@ -264,7 +277,8 @@ class Delays:
         """Deliver a lot of each level that has messages due; without any, sleep until there are."""
         set_backs = len(self._set_back)
         now_ms = self._look_at_clock()
-        if len(self._set_back) > set_backs:
+        if self._changed or len(self._set_back) > set_backs:
+            self._changed = False
             for level in self._levels.values():
                 await self._look_ahead(level)
         elif set_backs:
@@ -320,41 +334,50 @@ class Delays:
         places = [(entry.log_offset, entry.size) for entry in entries]
         records = await warmed(store.parts.disk, partial(store.reader.records, places))
         letters: list[Letter] = []
-        total = 0
+        total, behind = 0, entries[0].offset
         for entry, record in zip(entries, records, strict=True):
-            letter = self._letter(level, entry, record)
-            if letter is not None:
+            found = self._letter(level, entry, record)
+            if found is not None:
+                letter, size = found
+                if total + size > self._room:
+                    break
                 letters.append(letter)
-                total += entry.size + _MORE_BYTES
+                total += size
+            behind = entry.offset + 1
         end = store.log.end
         if letters:
-            # In one segment, so that all of them are stored or none.
-            store.make_room(total)
+            store.make_room(total)  # in one segment, so that all of them are stored or none
             end = self._putter.put_all(letters)[-1].end
             self.delivered += len(letters)
-        level.next = entries[-1].offset + 1
+        level.next = behind
         if len(self._unsettled) >= UNSETTLED_MOST and self._unsettled[-1][1] == level.number:
             self._unsettled.pop()
         self._unsettled.append((end, level.number, level.next))
 
-    def _letter(self, level: _Level, entry: _Entry, record: bytes | None) -> Letter | None:
-        """The message that an entry points to, for its own topic; None, and a line in the log, if there is none."""
+    def _letter(
+        self, level: _Level, entry: _Entry, record: bytes | None
+    ) -> tuple[Letter, int] | None:
+        """The message that an entry points to, for its own topic, and the size of its record.
+
+        None, and a line in the log, when there is no such message.
+        """
         try:
             if record is None:
                 raise BodyError("its record is not in the log any more, or damaged")
             message = decode(record)
             topic, queue_id = _destination(message)
-            room = self._store.log.segments.segment_bytes - BLANK_HEADER_SIZE - _MORE_BYTES
             size = record_size(len(message.body), len(topic.encode()), len(message.properties))
-            if size > room:
-                raise BodyError(f"its record would have {size} bytes, a log segment takes {room}")
+            if size > self._room:
+                raise BodyError(
+                    f"its record would have {size} bytes, a log segment takes {self._room}"
+                )
         except (BodyError, LocalProtocolError, RequestRefused, ValueError) as error:
             log.error(
                 "the delayed message %d of level %d (log offset %d) cannot be delivered, and is passed: %s",
                 *(entry.offset, level.number, entry.log_offset, error),
             )
             return None
-        return Letter.again(message, topic=topic, queue_id=queue_id)
+        return Letter.again(message, topic=topic, queue_id=queue_id), size
 
     # -- reading ---------------------------------------------------------------------------------------------
 

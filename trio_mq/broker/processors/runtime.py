@@ -7,7 +7,7 @@ AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService, ClusterListSubComman
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import trio
@@ -88,6 +88,8 @@ class Runtime:
         self._clock = clock
         self._version = version
         self.began_ms = clock.now_ms()
+        #: Services that have something to tell, too.
+        self.sources: list[Callable[[], Mapping[str, str]]] = []
 
     def fill(self, table: RequestTable) -> None:
         """Register the request code."""
@@ -95,7 +97,10 @@ class Runtime:
 
     def answer(self, _: Call, __: None) -> Reply:
         """GET_BROKER_RUNTIME_INFO (28)."""
-        return Reply(body=bodies.encode(KVTable(self.table())))
+        table = self.table()
+        for source in self.sources:
+            table |= source()
+        return Reply(body=bodies.encode(KVTable(table)))
 
     def table(self) -> dict[str, str]:
         """The texts by name."""

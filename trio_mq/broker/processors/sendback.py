@@ -8,7 +8,6 @@ the dead letters; under sync flush, once that is durable. Called by the remoting
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from trio_mq.broker.groups import GroupTable
@@ -34,7 +33,7 @@ _INNER_BATCH: Final = int(MessageFlag.INNER_BATCH)
 
 
 class SendBack:
-    """Answers consumers that send messages back. `returned` hears of each: topic and group."""
+    """Answers consumers that send messages back."""
 
     def __init__(
         self,
@@ -43,14 +42,12 @@ class SendBack:
         groups: GroupTable,
         putter: Putter,
         settings: BrokerSettings,
-        returned: Callable[[str, str], None] | None = None,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._putter = putter
         self._settings = settings
-        self._returned = returned
 
     def fill(self, table: RequestTable) -> None:
         """Register the request code."""
@@ -88,8 +85,9 @@ class SendBack:
                 *(request.group, topic, letter.reconsume_times, letter.topic, letter.queue_id),
                 record.property_map.get(properties.UNIQ_KEY, "-"),
             )
-        if self._returned is not None:
-            self._returned(topic, request.group)
+        queue = self._store.queue(topic, 0) or self._store.queue(record.topic, record.queue_id)
+        if queue is not None:
+            queue.traffic.sent_back(request.group)
         return self._putter.answer(call, put.end, Reply())
 
     def _require_retry_topic(self, config: SubscriptionGroupConfig, *, unit_mode: bool) -> None:
