@@ -154,6 +154,8 @@ func run(c *command) (any, error) {
 		return nil, p.consumer.Shutdown()
 	case "failing.start", "failing.stop", "failing.tries":
 		return runFailing(c)
+	case "transactions.start", "transactions.stop", "transactions.send", "transactions.checks":
+		return runTransactions(c)
 	case "pull.start":
 		return nil, startPull(c)
 	case "pull.poll":

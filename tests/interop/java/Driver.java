@@ -43,6 +43,7 @@ public final class Driver {
         Stores.register(OPS);
         Filters.register(OPS);
         Calls.register(OPS);
+        Transactions.register(OPS);
         ExecutorService threads = Executors.newCachedThreadPool();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
