@@ -204,6 +204,7 @@ async def run_system(
             ha_address=str(Address(advertised.host, advertised.port + 1)),
         )
         broker.topic_changed = registrar.topic_changed
+        broker.permission_changed = registrar.permission_changed
         broker.routes.nameservers = _nameservers(settings, nameserver)
         broker.saver.published = partial(registrar.published, PUBLISH_LIMIT_S)
         registration = _running("registration", registrar.run, failures, registrar.close)
@@ -352,6 +353,7 @@ async def _recovered(
             clock, tell_unlocked=settings.broker.enable_notify_after_pop_order_lock_release
         ),
         damages=damages,
+        lmq=settings.store.enable_lmq,
     )
     choices = attrs.evolve(
         Choices.of(parts.settings),

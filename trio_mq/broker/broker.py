@@ -23,6 +23,7 @@ from trio_mq.broker.pop.service import PopService
 from trio_mq.broker.processors.admin import Admin
 from trio_mq.broker.processors.assignment import Assignments
 from trio_mq.broker.processors.client import Clients
+from trio_mq.broker.processors.delay import DelayRequests
 from trio_mq.broker.processors.notification import Notifications
 from trio_mq.broker.processors.offset import Offsets
 from trio_mq.broker.processors.pull import Puller
@@ -65,6 +66,7 @@ class Broker:
         self, settings: Settings, store: Store, tables: BrokerTables, clock: Clock, address: str
     ) -> None:
         mine = settings.broker
+        tables.updates.table.restore(settings)
         self.store = store
         self.members = Members(mine.channel_expired_timeout_ms / 1000)
         self.locks = QueueLocks(mine.lock_max_live_ms / 1000)
@@ -72,6 +74,7 @@ class Broker:
         self.holds = Holds(HOLD_SCAN_S if mine.long_polling_enable else SHORT_HOLD_SCAN_S)
         topics, groups = tables.topics.table, tables.groups.table
         offsets = tables.offsets.table
+        topics.lmq = groups.lmq = settings.store.enable_lmq
         self.topics = topics
         self._groups, self._offsets = groups, offsets
         self.redirects = Redirects(settings.store)
@@ -104,7 +107,7 @@ class Broker:
         Replies(self.sender, self.putter, self.members, self.calls, settings, store.host).fill(
             self.requests
         )
-        Admin(
+        admin = Admin(
             settings,
             store,
             topics,
@@ -117,8 +120,13 @@ class Broker:
             address,
             locks=self.locks,
             calls=self.calls,
+            updates=tables.updates.table,
+            permission_changed=self._permission_changed,
             saver=self.saver,
-        ).fill(self.requests)
+        )
+        admin.fill(self.requests)
+        admin.runtime.sources.append(self.delays.progress)
+        DelayRequests(tables.delays.table).fill(self.requests)
         self.transactions = TransactionService(
             settings, store, topics, offsets, self.members, self.calls, self.putter, clock
         )
@@ -179,6 +187,8 @@ class Broker:
         topics.changed = self._topic_changed
         #: Called with the name of each topic that was created, changed or deleted.
         self.topic_changed: Callable[[str], None] | None = None
+        #: Called when all topics allow more or less than before.
+        self.permission_changed: Callable[[], None] | None = None
         store.dispatcher.listeners.append(self.holds.arrived)
         store.dispatcher.listeners.append(self.pop_polls.arrived)
         store.dispatcher.listeners.append(self.notification_polls.arrived)
@@ -216,6 +226,10 @@ class Broker:
         self.saver.soon()
         self.pop_polls.group_changed(group)
         self.notification_polls.group_changed(group)
+
+    def _permission_changed(self) -> None:
+        if self.permission_changed is not None:
+            self.permission_changed()
 
     def _topic_changed(self, topic: str) -> None:
         self.saver.soon()

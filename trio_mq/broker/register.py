@@ -122,6 +122,13 @@ class Registrar:
                 line.changed.add(topic)
             line.wake.set()
 
+    def permission_changed(self) -> None:
+        """What all topics allow has changed: tell all of them to all name servers now."""
+        self._changes += 1
+        for line in self._lines:
+            line.changed = None
+            line.wake.set()
+
     def advertise(self, address: Address, ha_address: str | None = None) -> None:
         """From now on clients are told another address."""
         self._address = address

@@ -84,7 +84,7 @@ class Saver:
             # who asks from here on waits for the next round: this one may not have its change
             waiting, self._waiting = self._waiting, []
             tables = self._tables
-            error = await self._save_all(tables.topics, tables.groups, tables.modes)
+            error = await self._save_all(tables.topics, tables.groups, tables.modes, tables.updates)
             retry = error is not None
             if waiting and self.published is not None:
                 await self.published()

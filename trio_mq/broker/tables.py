@@ -38,6 +38,7 @@ from trio_mq.broker.pop.modes import RequestModes
 from trio_mq.broker.pop.orders import PopOrders
 from trio_mq.broker.topics import TopicTable
 from trio_mq.broker.unused import keep_spoilt_aside
+from trio_mq.broker.updates import SettingUpdates
 from trio_mq.clock import Clock
 from trio_mq.errors import BodyError, StoreDamaged, StoreError, StoreFull
 from trio_mq.protocol import jsondialect
@@ -98,6 +99,8 @@ OFFSETS: Final = StateKind(
     "each group starts where its from-where policy says, by default at the end of each queue, "
     "and skips what waits there; set it back with: mqadmin resetOffsetByTime",
 )
+LMQ_OFFSETS: Final = attrs.evolve(OFFSETS, name="lmqConsumerOffset.json")
+"""In place of the other one with enableLmq; with a further table for groups of light queues."""
 DELAYS: Final = StateKind(
     "delayOffset.json",
     "the progress of delayed messages",
@@ -114,6 +117,14 @@ MODES: Final = StateKind(
     "messageRequestMode.json",
     "which groups pop the queues that the broker assigns to them",
     "all groups read as defaultMessageRequestMode says; set it again: mqadmin setConsumeMode",
+    made_when_used=True,
+)
+
+
+UPDATES: Final = StateKind(
+    "settingUpdates.json",
+    "the settings that were changed while the broker ran",
+    "the broker has the settings that its file and its options give; change them again: mqadmin updateBrokerConfig",
     made_when_used=True,
 )
 
@@ -256,11 +267,20 @@ class BrokerTables:
     delays: LoadedStateFile[DelayOffsets]
     orders: LoadedStateFile[PopOrders]
     modes: LoadedStateFile[RequestModes]
+    updates: LoadedStateFile[SettingUpdates]
 
     @property
     def files(self) -> tuple[LoadedStateFile[Any], ...]:
         """All of them, in the order in which they are saved: offsets mention topics and groups."""
-        return (self.topics, self.groups, self.modes, self.offsets, self.delays, self.orders)
+        return (
+            self.topics,
+            self.groups,
+            self.modes,
+            self.updates,
+            self.offsets,
+            self.delays,
+            self.orders,
+        )
 
     def read_queues(self) -> list[QueueKey]:
         """Queues of known topics that a group has read from: those had messages."""
@@ -295,20 +315,27 @@ async def load_tables(
     orders: PopOrders | None = None,
     modes: RequestModes | None = None,
     damages: Sequence[str] = (),
+    lmq: bool = False,
 ) -> BrokerTables:
     """Fill the tables of a broker from their files in `directory` (``config`` of the store).
 
     :class:`StoreDamaged` tells of all files at once that are there and cannot be read, and of `damages` that were
-    found elsewhere in the store.
+    found elsewhere in the store. With `lmq` the offsets have another file.
     """
+    offsets.lmq = lmq
+    if lmq:
+        # What was there before the setting was; the file of its own replaces it. (Apache begins without.)
+        await disk.run(partial(examine, disk, directory, OFFSETS, offsets))
+    kind_of_offsets = LMQ_OFFSETS if lmq else OFFSETS
     loaded = await _load_all(
         [
             StateFile(disk, directory, TOPICS, topics, clock),
             StateFile(disk, directory, GROUPS, groups, clock),
-            StateFile(disk, directory, OFFSETS, offsets, clock),
+            StateFile(disk, directory, kind_of_offsets, offsets, clock),
             StateFile(disk, directory, DELAYS, delays or DelayOffsets(clock), clock),
             StateFile(disk, directory, ORDERS, orders or PopOrders(clock), clock),
             StateFile(disk, directory, MODES, modes or RequestModes(), clock),
+            StateFile(disk, directory, UPDATES, SettingUpdates(), clock),
         ],
         damages,
     )

@@ -421,6 +421,13 @@ class BrokerSettings:
         "How often the broker renews its registration at name servers (ms).",
     )
 
+    config_black_list: str = setting(
+        "configBlackList",
+        kinds.text(0, 1000),
+        "configBlackList;brokerConfigPath",
+        "Settings that administrators may not change while the broker runs, separated by `;`.",
+    )
+
     @property
     def fast_listen_port(self) -> int | None:
         """The second port, or None where it is off."""

@@ -163,6 +163,11 @@ def _unknown(item: Given) -> Notice:
     return Notice("unknown", item.key, item.origin, text)
 
 
+def info_of(key: str) -> SettingInfo | None:
+    """The setting with this name or alias."""
+    return _OURS.get(key)
+
+
 def nearest(key: str) -> str | None:
     """The known key that looks most like `key`, one that we act on before one of Apache's."""
     import difflib  # only needed for a misspelt key

@@ -24,6 +24,7 @@ from trio_mq.broker.tables import (
     OFFSETS,
     ORDERS,
     TOPICS,
+    UPDATES,
     BrokerTables,
     CopyState,
     Examination,
@@ -31,6 +32,7 @@ from trio_mq.broker.tables import (
 )
 from trio_mq.broker.topics import TopicTable
 from trio_mq.broker.unused import NAMES
+from trio_mq.broker.updates import SettingUpdates
 from trio_mq.clock import Clock
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import StoreDamaged
@@ -51,6 +53,7 @@ class Tables:
     delays: DelayOffsets
     orders: PopOrders
     modes: RequestModes
+    updates: SettingUpdates
 
     @classmethod
     def make(cls, settings: BrokerSettings, clock: Clock) -> Tables:
@@ -62,6 +65,7 @@ class Tables:
             DelayOffsets(clock, settings.delay_offset_update_version_step),
             PopOrders(clock),
             RequestModes(),
+            SettingUpdates(),
         )
 
     def is_batch(self, topic: str) -> bool:
@@ -82,6 +86,7 @@ def examine_all(disk: Disk, root: str, tables: Tables) -> list[StateFinding]:
             (DELAYS, tables.delays),
             (ORDERS, tables.orders),
             (MODES, tables.modes),
+            (UPDATES, tables.updates),
         )
     ]
     return [*found, _checkpoint(disk, f"{root}/checkpoint")]

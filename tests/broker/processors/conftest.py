@@ -84,6 +84,8 @@ class Bench:
     locks: QueueLocks = attrs.field(factory=QueueLocks)
     calls: ClientCalls = attrs.field(factory=ClientCalls)
 
+    permission_changes: int = 0
+
     def __attrs_post_init__(self) -> None:
         mine = self.settings.broker
         self.topics: TopicTable = self.tables.topics.table
@@ -113,8 +115,13 @@ class Bench:
             str(HOST),
             locks=self.locks,
             calls=self.calls,
+            updates=self.tables.updates.table,
+            permission_changed=self._permission_changed,
             saver=self.saver,
         ).fill(self.table)
+
+    def _permission_changed(self) -> None:
+        self.permission_changes += 1
 
     def ask(
         self,
@@ -165,7 +172,7 @@ class Bench:
 
 async def make_bench(saver: bool = False, **settings: Any) -> Bench:
     clock, disk = TrioClock(), MemoryDisk()
-    all_settings = Settings(broker=BrokerSettings(broker_name=BROKER, **settings), store=STORE)
+    all_settings = Settings(broker=BrokerSettings(broker_name=BROKER, **settings), store=attrs.evolve(STORE))
     mine = all_settings.broker
     tables = await load_tables(
         disk,
@@ -175,7 +182,7 @@ async def make_bench(saver: bool = False, **settings: Any) -> Bench:
         groups=GroupTable(mine, clock),
         offsets=ConsumerOffsets(mine, clock),
     )
-    parts = open_parts(disk, STORE, clock, lambda topic: False)
+    parts = open_parts(disk, all_settings.store, clock, lambda topic: False)
     parts.log.segments.load()
     parts.index.load()
     parts.log.open_at(0)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import trio
+
 from trio_mq.broker.members import Client, Members
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.stats import BrokerStats
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import Settings
-from trio_mq.config.settings import catalogue
 from trio_mq.errors import RequestRefused
 from trio_mq.net.requests import Call, Reply, RequestTable
 from trio_mq.protocol import bodies
@@ -21,11 +22,12 @@ from trio_mq.protocol.bodies import (
     Connection,
     ConsumerConnection,
     ConsumeStats,
-    DataVersion,
     GroupList,
     MessageQueue,
     OffsetWrapper,
     ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
     QuerySubscriptionReplyBody,
     TopicList,
     TopicOffset,
@@ -33,7 +35,6 @@ from trio_mq.protocol.bodies import (
 )
 from trio_mq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from trio_mq.protocol.headers.admin import (
-    GetBrokerConfigReply,
     GetConsumeStatsRequest,
     GetTopicStatsInfoRequest,
     QuerySubscriptionByConsumerRequest,
@@ -84,6 +85,7 @@ class Statistics:
             GetProducerConnectionListRequest,
             self.producers,
         )
+        table.add(RequestCode.GET_ALL_PRODUCER_INFO, None, self.all_producers)
         table.add(
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, QueryTopicConsumeByWhoRequest, self.groups_of
         )
@@ -95,7 +97,6 @@ class Statistics:
             QuerySubscriptionByConsumerRequest,
             self.subscription,
         )
-        table.add(RequestCode.GET_BROKER_CONFIG, None, self.config)
 
     # -- queues
 
@@ -107,9 +108,9 @@ class Statistics:
             queue = self._store.queue(request.topic, queue_id)
             offset = TopicOffset()
             if queue is not None:
-                last_ms = self._store_time_ms(queue, queue.max_offset - 1)
+                last_ms = self.store_time_ms(queue, queue.max_offset - 1)
                 offset = TopicOffset(queue.min_offset, queue.max_offset, max(0, last_ms))
-            table[self._queue_name(request.topic, queue_id)] = offset
+            table[self.queue_name(request.topic, queue_id)] = offset
         return Reply(body=bodies.encode(TopicStatsTable(table, self._stats.put_tps(request.topic))))
 
     def group(self, _: Call, request: GetConsumeStatsRequest) -> Reply:
@@ -120,8 +121,8 @@ class Statistics:
             config = self._topics.get(topic)
             tps += self._stats.get_tps(request.consumer_group, topic)
             for queue_id in range(0 if config is None else config.read_queue_nums):
-                name = self._queue_name(topic, queue_id)
-                table[name] = self._progress(request.consumer_group, topic, queue_id)
+                name = self.queue_name(topic, queue_id)
+                table[name] = self.progress(request.consumer_group, topic, queue_id)
         return Reply(body=bodies.encode(ConsumeStats(table, tps)))
 
     def _topics_to_show(self, request: GetConsumeStatsRequest) -> Iterable[str]:
@@ -130,16 +131,21 @@ class Statistics:
             return sorted(set(filter(None, request.topic_list.split(";"))))
         group = request.consumer_group
         topics = [request.topic] if request.topic else self._offsets.topics_of(group)
+        return self.subscribed(group, topics)
+
+    def subscribed(self, group: str, topics: Iterable[str]) -> Iterable[str]:
+        """Those topics that a connected group subscribes; all of them when nobody is connected."""
         live = self._members.consumer_group(group)
         if live is None or not live.subscriptions:
             return topics
         return [topic for topic in topics if topic in live.subscriptions]
 
-    def _progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+    def progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+        """How far a group is in a queue."""
         queue = self._store.queue(topic, queue_id)
         consumed = max(0, self._offsets.query(group, topic, queue_id) or 0)
         pulled = self._offsets.pull_offset(group, topic, queue_id) or 0
-        last_ms = 0 if queue is None else self._store_time_ms(queue, consumed - 1)
+        last_ms = 0 if queue is None else self.store_time_ms(queue, consumed - 1)
         return OffsetWrapper(
             broker_offset=0 if queue is None else queue.max_offset,
             consumer_offset=consumed,
@@ -147,14 +153,15 @@ class Statistics:
             last_timestamp=max(0, last_ms),
         )
 
-    def _store_time_ms(self, queue: BaseQueue, offset: int) -> int:
+    def store_time_ms(self, queue: BaseQueue, offset: int) -> int:
         """Store time of a message, -1 when it is not there."""
         if not queue.min_offset <= offset < queue.max_offset:
             return -1
         log_offset = queue.log_offset_at(offset)
         return -1 if log_offset < 0 else self._store.reader.store_time_ms(log_offset)
 
-    def _queue_name(self, topic: str, queue_id: int) -> MessageQueue:
+    def queue_name(self, topic: str, queue_id: int) -> MessageQueue:
+        """A queue of this broker."""
         return MessageQueue(topic, self._settings.broker.broker_name, queue_id)
 
     def all_offsets(self, _: Call, __: None) -> Reply:
@@ -190,6 +197,24 @@ class Statistics:
             )
         return Reply(body=bodies.encode(ProducerConnection(_connections(clients))))
 
+    def all_producers(self, call: Call, _: None) -> Reply:
+        """GET_ALL_PRODUCER_INFO (328): the members of all producer groups."""
+        now_s = trio.current_time()
+        table = {
+            group: tuple(
+                ProducerInfo(
+                    client.client_id,
+                    f"/{client.peer.address}",
+                    _language(client.language),
+                    client.version,
+                    call.now_ms - round(1000 * (now_s - client.seen_s)),
+                )
+                for client in self._members.producers(group)
+            )
+            for group in self._members.producer_groups
+        }
+        return Reply(body=bodies.encode(ProducerTableInfo(table)))
+
     def groups_of(self, _: Call, request: QueryTopicConsumeByWhoRequest) -> Reply:
         """QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe a topic, or once did."""
         groups = {
@@ -208,17 +233,6 @@ class Statistics:
         topic = request.topic or ""
         found = self._members.subscription(request.group, topic)
         return Reply(body=bodies.encode(QuerySubscriptionReplyBody(request.group, topic, found)))
-
-    # -- settings
-
-    def config(self, _: Call, __: None) -> Reply:
-        """GET_BROKER_CONFIG (26): all settings, one ``key=value`` a line."""
-        lines = []
-        for info in catalogue():
-            value = getattr(getattr(self._settings, info.section), info.name)
-            lines.append(f"{info.meta.key}={info.meta.kind.show(value)}")
-        version = bodies.encode(DataVersion()).decode()
-        return Reply(header=GetBrokerConfigReply(version), body="\n".join(sorted(lines)).encode())
 
 
 def _connections(clients: Iterable[Client]) -> tuple[Connection, ...]:

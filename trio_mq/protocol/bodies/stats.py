@@ -79,6 +79,15 @@ class QuerySubscriptionReplyBody:
 
 
 @value
+class GroupForbidden:
+    """Answer to UPDATE_AND_GET_GROUP_FORBIDDEN (353)."""
+
+    topic: str
+    group: str
+    readable: bool
+
+
+@value
 class QueueTimeSpan:
     """Times of the oldest, the newest and the last consumed message; ``delay_time`` in ms."""
 
