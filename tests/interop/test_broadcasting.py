@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Cluster
+from .conftest import Cluster, Workshop
 from .java_client import Java, Push, texts, wait_all_queues
-from .raw import RawClient
+from .polling import wait_for
+from .raw import RawClient, Sender
 from .scenes import bodies, exactly, got, push
 
 ROUND = 16
+UNREGISTER_BROKER = 104
 
 
 def listeners(
@@ -107,3 +109,34 @@ def test_broadcast_and_cluster_groups_do_not_disturb_each_other(
     java.producer(cluster.ns).send_ok(texts(topic, ROUND))
     exactly(listener, ROUND)
     exactly(worker, ROUND)
+
+
+def test_c119_a_broker_that_was_away_for_a_while(java: Java, workshop: Workshop) -> None:
+    """What is sent to a broker while its listeners do not see it is there for them when it is back."""
+    settings = {"registerNameServerPeriod": "10000"}
+    first = workshop.alone("b1", settings=settings)
+    first.start()
+    away = workshop.joining("b2", first.nameservers[0], settings=settings)
+    away.start()
+    cluster = workshop.cluster(first, away)
+    topic = cluster.topic(2)
+    consumer = java.push(cluster.ns, cluster.group(), (topic, "*"), broadcast=True)
+    wait_all_queues([consumer], topic, 4)
+    messages = texts(topic, 20, "before")
+    java.producer(cluster.ns).send_ok(messages)
+    exactly(consumer, 20)
+    with RawClient(first.nameservers[0]) as nameserver:
+        ext = {
+            "brokerName": "b2", "brokerAddr": away.address, "clusterName": "DefaultCluster",
+            "brokerId": "0",
+        }  # fmt: skip
+        assert nameserver.call(UNREGISTER_BROKER, ext).code == 0
+    wait_for(
+        lambda: {q.broker for q in consumer.assigned(topic)} == {"b1"}, "b2 is out of sight",
+        timeout_s=30,
+    )  # fmt: skip
+    with RawClient(away.address) as client:
+        hand = Sender(client, topic)
+        assert all(hand.send(f"away-{n}".encode(), n % 2).code == 0 for n in range(20))
+    consumer.wait(40, timeout_s=60)
+    assert got(consumer) == sorted([*bodies(messages), *(f"away-{n}" for n in range(20))])
