@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from tests.store.stores import empty_store, send
 from tests.store.test_reader import BIG, decoded
 from trio_mq.protocol.message import Host
-from trio_mq.store import reader as reading
+from trio_mq.store import sieve
 from trio_mq.store.reader import Found
 from trio_mq.store.recordproperties import FIRST_BYTES, record_properties
 from trio_mq.store.segments import ColdData
+from trio_mq.store.sieve import EXT_ADDRESS, Sieve
+from trio_mq.testing.clock import DEFAULT_START_MS
 from trio_mq.testing.disk import MemoryDisk
 
 V4, V6 = Host("10.1.2.3", 5000), Host("fd00::1:2", 5000)
@@ -65,7 +67,7 @@ def test_tags_and_properties_together():
 
 def test_a_filter_that_takes_its_time_ends_the_read_where_it_is(monkeypatch):
     ticks = iter(range(10_000))
-    monkeypatch.setattr(reading, "perf_counter", lambda: next(ticks) * 0.001)
+    monkeypatch.setattr(sieve, "perf_counter", lambda: next(ticks) * 0.001)
     store, queue = filled(100)
     answer = store.reader.messages(queue, 0, 32, None, lambda _: False)
     assert answer.found is Found.NO_MATCHED_MESSAGE
@@ -76,7 +78,7 @@ def test_a_filter_that_takes_its_time_ends_the_read_where_it_is(monkeypatch):
 
 def test_one_record_is_looked_into_whatever_it_costs(monkeypatch):
     ticks = iter(range(10_000))
-    monkeypatch.setattr(reading, "perf_counter", lambda: next(ticks) * 10.0)
+    monkeypatch.setattr(sieve, "perf_counter", lambda: next(ticks) * 10.0)
     store, queue = filled(5)
     offset = 0
     while offset < 5:
@@ -90,9 +92,10 @@ def test_records_on_the_disk_only_are_fetched_many_at_once():
     store, queue = filled(50, disk)
     store.queues.write_tails()
     entries = queue.files.read(50 * 20, 0)
+    size = int.from_bytes(entries[8:12], "big")
     disk.cold = True
     with pytest.raises(ColdData) as caught:
-        store.reader._properties(0, int.from_bytes(entries[8:12], "big"), wait=True)
+        Sieve(store.log.read, None, lambda _: True).takes(0, 0, size, first=True)
     assert len(caught.value.warm()) == store.log.written
 
 
@@ -120,6 +123,27 @@ def test_a_read_ends_before_records_on_the_disk_and_begins_with_them_the_next_ti
     assert (bodies(answer), answer.next_offset) == ([3], 20)
     with pytest.raises(ColdData):
         store.reader.messages(queue, 20, 32, None, lambda _: True)
+
+
+def test_tags_of_entries_with_an_address_in_place_of_their_code_are_looked_up():
+    """As a broker of Apache's with enableConsumeQueueExt leaves them."""
+    store = empty_store(MemoryDisk(), **BIG)
+    queue = store.queues.obtain("T", 0)
+    for number in range(20):
+        tag = b"TAGS\x01" + (b"a" if number % 2 else b"b") + b"\x02" if number % 5 else b""
+        address = {} if number > 9 else {"delay_ms": EXT_ADDRESS - number * 100 - DEFAULT_START_MS}
+        send(store, queue, b"%d" % number, props=tag, **address)
+    store.commit()
+    assert queue.files.read(20, 0)[12:] == EXT_ADDRESS.to_bytes(8, "big", signed=True)
+    for codes, wanted in (
+        ({ord("a")}, [1, 3, 7, 9, 11, 13, 17, 19]),
+        ({0}, [0, 5, 10, 15]),
+        ({1}, []),
+        (None, list(range(20))),
+    ):
+        answer = store.reader.messages(queue, 0, 32, codes)
+        assert bodies(answer) == wanted
+        assert answer.next_offset == 20
 
 
 @pytest.mark.parametrize("born", [V4, V6])

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from struct import Struct
-from time import perf_counter
 
 import attrs
 
@@ -21,8 +20,7 @@ from trio_mq.protocol.layout import PRE_BLANK_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_SIZ
 from trio_mq.store.log import CommitLog
 from trio_mq.store.oldrecords import OldRecords
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue, ConsumeQueue
-from trio_mq.store.recordproperties import record_properties
-from trio_mq.store.segments import ColdData
+from trio_mq.store.sieve import Sieve
 
 #: Bytes of queue entries looked at for one request, at least (Apache: maxFilterMessageSize).
 SCAN_BYTES = 16_000
@@ -32,10 +30,6 @@ LOT_ENTRIES = 64
 ANSWER_BYTES = 8 * 1024 * 1024
 #: Longest record that is read by its offset: nothing longer fits into a frame.
 RECORD_BYTES = 16 * 1024 * 1024
-#: Time for looking into records that a filter does not take; the answer says how far that came.
-FILTER_BUDGET_S = 0.01
-#: Bytes that are fetched at once when records must be looked into that are on the disk only.
-READ_AHEAD_BYTES = 1024 * 1024
 #: Two records with less than this between them are read in one go: copying a page is cheaper than a system call.
 GAP_BYTES = 4096
 STORE_TIME_AT = 56
@@ -180,7 +174,8 @@ class Reader:
         wanted: list[tuple[int, int]] = []
         numbers: list[tuple[int, int]] = []
         count = total = 0
-        until_s = 0.0 if accepts is None else perf_counter() + FILTER_BUDGET_S
+        sieve = Sieve(log.read, codes, accepts)
+        all_tags = codes is None
         for queue_offset, messages, log_offset, size, tags_code in chain.from_iterable(
             _lots(queue, offset, scan_entries)
         ):
@@ -198,7 +193,7 @@ class Reader:
                     or total + size > bytes_limit
                 ):
                     break
-            if codes is not None and tags_code not in codes:
+            if not all_tags and sieve.excludes(tags_code):
                 next_offset, last_log_offset = queue_offset + messages, log_offset
                 continue
             if log_offset + size > log_end or not has(log_offset):
@@ -206,17 +201,12 @@ class Reader:
                 next_offset, last_log_offset = queue_offset + messages, log_offset
                 removed = True
                 continue
-            if accepts is not None:
-                progress = next_offset > offset
-                if progress and perf_counter() > until_s:
-                    break
-                properties = self._properties(log_offset, size, wait=not progress)
-                if properties is None:
-                    break
-                if not accepts(properties):
-                    next_offset, last_log_offset = queue_offset + messages, log_offset
-                    continue
+            taken = sieve.takes(tags_code, log_offset, size, first=next_offset == offset)
+            if taken is None:
+                break
             next_offset, last_log_offset = queue_offset + messages, log_offset
+            if not taken:
+                continue
             count += messages
             total += size
             wanted.append((log_offset, size))
@@ -239,16 +229,6 @@ class Reader:
             count,
             last_log_offset < recent,
         )
-
-    def _properties(self, log_offset: int, size: int, *, wait: bool) -> bytes | None:
-        """Raw properties of a record. On the disk only: ColdData for many records at once, or None without `wait`."""
-        try:
-            return record_properties(self._log.read, log_offset, size)
-        except ColdData:
-            if not wait:
-                return None
-        self._log.read(max(size, READ_AHEAD_BYTES), log_offset)
-        return record_properties(self._log.read, log_offset, size)
 
     def _records(self, wanted: list[tuple[int, int]], total: int) -> bytes:
         """The bytes of records at (log offset, size), one after the other. Neighbours are read in one go."""

@@ -9,6 +9,7 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -41,8 +42,14 @@ final class PullConsumers {
             MessageQueue q = Values.queue(a.getJSONObject("queue"), null);
             PullResult r = a.getBooleanValue("block")
                 ? pull(a).pullBlockIfNotFound(q, a.getString("expression"), a.getLongValue("offset"), a.getIntValue("max"))
-                : pull(a).pull(q, a.getString("expression"), a.getLongValue("offset"), a.getIntValue("max"));
+                : pull(a).pull(q, Values.selector(a.getString("expression")), a.getLongValue("offset"), a.getIntValue("max"));
             return result(r);
+        });
+        // A broker's version comes with the answer to a heartbeat, and without it the client refuses SQL92.
+        ops.put("pull.beat", a -> {
+            MQClientInstance client = pull(a).getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory();
+            client.updateTopicRouteInfoFromNameServer(a.getString("topic"));
+            return client.sendHeartbeatToAllBrokerWithLock();
         });
         ops.put("pull.drain", PullConsumers::drain);
         ops.put("pull.commit", a -> {
@@ -98,7 +105,7 @@ final class PullConsumers {
         c.setPullBatchSize(a.getIntValue("batch", 10));
         JSONArray subscriptions = a.getJSONArray("subscriptions");
         for (int i = 0; subscriptions != null && i < subscriptions.size(); i++) {
-            c.subscribe(subscriptions.getJSONArray(i).getString(0), subscriptions.getJSONArray(i).getString(1));
+            c.subscribe(subscriptions.getJSONArray(i).getString(0), Values.selector(subscriptions.getJSONArray(i).getString(1)));
         }
         c.start();
         LITES.put(a.getString("name"), c);
@@ -115,7 +122,7 @@ final class PullConsumers {
             MessageQueue q = Values.queue(one, null);
             long offset = one.getLongValue("offset");
             while (true) {
-                PullResult r = pull(a).pull(q, a.getString("expression"), offset, 32);
+                PullResult r = pull(a).pull(q, Values.selector(a.getString("expression")), offset, 32);
                 if (r.getPullStatus() == PullStatus.FOUND) {
                     all.addAll(r.getMsgFoundList());
                 } else if (r.getPullStatus() == PullStatus.NO_MATCHED_MSG) {

@@ -47,7 +47,7 @@ final class PushConsumers {
             return null;
         });
         ops.put("push.subscribe", a -> {
-            of(a.getString("consumer")).consumer.subscribe(a.getString("topic"), a.getString("expression"));
+            of(a.getString("consumer")).consumer.subscribe(a.getString("topic"), Values.selector(a.getString("expression")));
             return null;
         });
         ops.put("push.hold", a -> {
@@ -130,7 +130,7 @@ final class PushConsumers {
             JSONArray subscriptions = a.getJSONArray("subscriptions");
             for (int i = 0; i < subscriptions.size(); i++) {
                 JSONArray pair = subscriptions.getJSONArray(i);
-                consumer.subscribe(pair.getString(0), pair.getString(1));
+                consumer.subscribe(pair.getString(0), Values.selector(pair.getString(1)));
             }
             consumer.setMessageQueueListener(new MessageQueueListener() {
                 @Override

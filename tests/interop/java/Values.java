@@ -9,6 +9,7 @@ import java.util.Random;
 import java.util.TreeMap;
 import java.util.zip.CRC32;
 import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -27,6 +28,12 @@ final class Values {
         client.setPersistConsumerOffsetInterval(a.getIntValue("persistMs", 500));
         client.setVipChannelEnabled(a.getBooleanValue("vip"));
         return client;
+    }
+
+    /** "sql:" and a condition, or else a tag expression. */
+    static MessageSelector selector(String expression) {
+        return expression != null && expression.startsWith("sql:")
+            ? MessageSelector.bySql(expression.substring(4)) : MessageSelector.byTag(expression);
     }
 
     static MessageQueue queue(JSONObject q, String topic) {
