@@ -51,11 +51,21 @@ _UNIQ_KEY = props.UNIQ_KEY.encode()
 _DELETE_KEY = props.TIMER_DEL_UNIQKEY.encode()
 
 
+class Place(NamedTuple):
+    """Where a message is that waits, and what its unit in the timer log says of it."""
+
+    log_offset: int
+    size: int
+    write_ms: int
+    magic: int
+    topic_hash: int
+
+
 class Due(NamedTuple):
     """A message on its way out. `topic` is where it goes in the end, `key` what recalls name; `number` is its own."""
 
     due_ms: int
-    log_offset: int
+    place: Place
     number: int
     letter: Letter
     topic: str
@@ -146,12 +156,15 @@ class Firing:
         self._at = slot.last
         #: Units gone over and not read yet, newest first, as columns: a slot may hold millions.
         self._offsets, self._sizes = array("q"), array("i")
-        self._times, self._magics = array("q"), array("b")
-        #: Places of recalls, and of messages that came after the slot was begun: (log offset, size, write ms, magic).
-        self._recalls: list[tuple[int, int, int, int]] = []
-        self._late: deque[tuple[int, int, int, int]] = deque()
-        #: What recalls name, with the topic that each was counted for.
+        self._times, self._magics, self._hashes = array("q"), array("b"), array("i")
+        #: Recalls that were not read yet, and messages that came after the slot was begun.
+        self._recalls: list[Place] = []
+        self._late: deque[Place] = deque()
+        #: What recalls name, with the topic that each was counted for; and where they are.
         self.recalled: dict[bytes, str] = {}
+        self._recall_places: dict[bytes, Place] = {}
+        #: Whether some of the slot has gone out.
+        self.begun = False
         self._ready: list[Due] = []
         self._ready_bytes = 0
         self._numbers = count()
@@ -192,10 +205,12 @@ class Firing:
             return False
         return True
 
-    def add(self, log_offset: int, size: int, write_ms: int, magic: int) -> None:
+    def add(self, place: Place) -> None:
         """A message that came for this slot just now."""
-        where = self._recalls if _is_recall(magic) else self._late
-        where.append((log_offset, size, write_ms, magic))
+        if _is_recall(place.magic):
+            self._recalls.append(place)
+        else:
+            self._late.append(place)
 
     def _walk(self) -> None:
         """Go over some units of the slot, from the newest back."""
@@ -213,49 +228,56 @@ class Firing:
                 self._at = NO_UNIT
                 return
             if _is_recall(unit.magic):
-                place = (unit.log_offset, unit.record_size, unit.write_ms, unit.magic)
-                self._recalls.append(place)
+                self._recalls.append(
+                    Place(
+                        unit.log_offset,
+                        unit.record_size,
+                        unit.write_ms,
+                        unit.magic,
+                        unit.topic_hash,
+                    )
+                )
             else:
                 self._offsets.append(unit.log_offset)
                 self._sizes.append(unit.record_size)
                 self._times.append(unit.write_ms)
                 self._magics.append(unit.magic)
+                self._hashes.append(unit.topic_hash)
             self._at = unit.prev
 
     def _read_recalls(self) -> None:
         places = self._recalls[:READ_MESSAGES]
-        for message in self._messages(places):
+        for place, message in zip(places, self._messages(places), strict=True):
             key = None if message is None else props.get(message.properties, _DELETE_KEY)
             if message is not None and key is not None:
                 topic = props.get(message.properties, _REAL_TOPIC) or b""
                 self.recalled[key] = topic.decode("utf-8", "replace")
+                self._recall_places[key] = place
         del self._recalls[: len(places)]
 
     def _read_messages(self) -> None:
         total = min(READ_MESSAGES, len(self._offsets))
         if total:
             last = slice(-1, -total - 1, -1)
-            columns = (
-                self._offsets[last],
-                self._sizes[last],
-                self._times[last],
-                self._magics[last],
-            )
-            places = list(zip(*columns, strict=True))
+            places = [Place(*row) for row in zip(*(c[last] for c in self._columns), strict=True)]
         else:
             places = [self._late[i] for i in range(min(READ_MESSAGES, len(self._late)))]
         messages = self._messages(places)
         if total:
-            for column in (self._offsets, self._sizes, self._times, self._magics):
+            for column in self._columns:
                 del column[-total:]
         else:
             for _ in places:
                 self._late.popleft()
         for place, message in zip(places, messages, strict=True):
             if message is not None:
-                self._make_ready(message, place[2], place[3])
+                self._make_ready(message, place)
 
-    def _messages(self, places: list[tuple[int, int, int, int]]) -> list[StoredMessage | None]:
+    @property
+    def _columns(self) -> tuple[array[int], ...]:
+        return (self._offsets, self._sizes, self._times, self._magics, self._hashes)
+
+    def _messages(self, places: list[Place]) -> list[StoredMessage | None]:
         """The messages at some places; None, and a word in the log, for one that is gone."""
         found: list[StoredMessage | None] = []
         data = self._reader.records([(place[0], place[1]) for place in places])
@@ -270,13 +292,13 @@ class Firing:
             found.append(message)
         return found
 
-    def _make_ready(self, message: StoredMessage, write_ms: int, magic: int) -> None:
+    def _make_ready(self, message: StoredMessage, place: Place) -> None:
         topic = (props.get(message.properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
-        if magic & ROLL:
-            letter: Letter | None = rolled_letter(message, write_ms)
+        if place.magic & ROLL:
+            letter: Letter | None = rolled_letter(message, place.write_ms)
             due_ms = self.end_ms
         else:
-            letter = letter_of(message, write_ms)
+            letter = letter_of(message, place.write_ms)
             due_ms = due_time_ms(message, self.slot.time_ms, self._precision_ms)
         if letter is None:
             log.error("the message at log offset %d says no queue to go to", message.log_offset)
@@ -285,7 +307,7 @@ class Firing:
         if self._with_topic and key:
             key = b"%b+%b" % (topic.encode(), key)
         number = next(self._numbers)
-        self.put_back([Due(due_ms, message.log_offset, number, letter, topic, key)])
+        self.put_back([Due(due_ms, place, number, letter, topic, key)])
 
     # -- out -------------------------------------------------------------------------------------------------
 
@@ -300,6 +322,7 @@ class Firing:
                 self.recalled[due.key] = ""  # it had a message
                 continue
             found.append(due)
+            self.begun = True
             limit -= 1
             size -= due.bytes
         return found
@@ -309,6 +332,14 @@ class Firing:
         for due in several:
             heapq.heappush(self._ready, due)
             self._ready_bytes += due.bytes
+
+    def left(self) -> list[Place]:
+        """What has not gone out, in its order; with the recalls that have met no message yet."""
+        messages = [Place(*row) for row in zip(*self._columns, strict=True)]
+        messages += [due.place for due in self._ready]
+        messages += self._late
+        recalls = [self._recall_places[key] for key, topic in self.recalled.items() if topic]
+        return sorted([*messages, *recalls, *self._recalls])
 
 
 def _is_recall(magic: int) -> bool:

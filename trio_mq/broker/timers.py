@@ -31,6 +31,7 @@ from trio_mq.broker.timerfire import (
     NEVER_WAITED,
     Due,
     Firing,
+    Place,
     letter_of,
     stamped,
 )
@@ -201,14 +202,25 @@ class Timers:
             return
         try:
             if not self.state.untouched:
+                await self._disk.run(self._keep_what_is_left)
                 await self.state.save(self._store.flusher.sync_log)
-            await self._save_metrics()
+                await self._save_metrics()
         except OSError as error:
             raise StoreError(
                 f"the timer's files cannot be saved: {error}; the next start goes on from the last checkpoint"
             ) from error
         finally:
             self.state.close()
+
+    def _keep_what_is_left(self) -> None:
+        """Let the slots that were begun hold only what has not gone out: the next start repeats nothing. Blocking."""
+        for firing in self._in_order():
+            if not firing.begun:
+                continue
+            left = firing.left()
+            self.state.keep_only(firing.slot.time_ms, left)
+            if not left:
+                self.state.read_ms = max(self.state.read_ms, firing.end_ms)
 
     def _arrival(self, hits: list[Arrival]) -> None:
         for hit in hits:
@@ -464,7 +476,8 @@ class Timers:
         firing = self._firing.get(placed_ms)
         if firing is not None:
             magic = PLAIN | (DELETE if is_recall else 0)
-            firing.add(message.log_offset, message.size, state.wheel.floor(now_ms), magic)
+            write_ms, topic_hash = state.wheel.floor(now_ms), entry.topic_hash
+            firing.add(Place(message.log_offset, message.size, write_ms, magic, topic_hash))
         if props.get(data, _ROLL_TIMES) is None:
             self.metrics.add(topic, -1 if is_recall else 1)
         self.taken.count()

@@ -13,19 +13,20 @@ does not fit, and lets the wheel follow. What the checkpoint does not cover is d
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import attrs
 
 from trio_mq.broker.names import TIMER_TOPIC
+from trio_mq.broker.timerfire import Place
 from trio_mq.clock import Clock
 from trio_mq.config import StoreSettings
 from trio_mq.errors import RemoteProtocolError
 from trio_mq.protocol import properties, record
 from trio_mq.store.disk import Disk
 from trio_mq.store.log import CommitLog
-from trio_mq.store.segments import Segments, warmed
+from trio_mq.store.segments import Segments
 from trio_mq.store.timercheck import TimerCheckFile, TimerCheckpoint
 from trio_mq.store.timerlog import DELETE, NO_UNIT, PLAIN, ROLL, UNIT_SIZE, TimerLog, TimerUnit
 from trio_mq.store.timerwheel import WINDOW_SLOTS, Slot, TimerWheel
@@ -163,6 +164,27 @@ class TimerState:
             self.waiting -= slot.waiting
             self.wheel.clear(slot)
 
+    def keep_only(self, time_ms: int, places: Iterable[Place]) -> None:
+        """Let only these wait in a slot of which a part was delivered. Blocking."""
+        slot = self.wheel.find(time_ms)
+        if slot is None:
+            return
+        self.waiting -= slot.waiting
+        self.wheel.clear(slot)
+        first, last, waiting = NO_UNIT, NO_UNIT, 0
+        for place in places:
+            self.log.make_room()
+            delay_ms = time_ms - place.write_ms
+            last = self.log.append(
+                *(last, place.magic, place.write_ms, delay_ms),
+                *(place.log_offset, place.size, place.topic_hash),
+            )
+            first = last if first == NO_UNIT else first
+            waiting += -1 if place.magic & DELETE else 1
+        if last != NO_UNIT:
+            self.wheel.put(Slot(time_ms, first, last, waiting))
+            self.waiting += waiting
+
     # -- saving ----------------------------------------------------------------------------------------------
 
     async def save(self, sync_log: Callable[[], Awaitable[None]]) -> None:
@@ -269,10 +291,8 @@ class TimerState:
     def _revise(self, at: int, unit: TimerUnit) -> None:
         """Let the wheel know a unit, if it does not."""
         wheel = self.wheel
-        slot = warmed(lambda: wheel.get(unit.time_ms))
-        if slot is not None and slot.last >= at:
-            return
-        if slot is None and warmed(lambda: wheel.occupant(unit.time_ms)) is not None:
+        slot = wheel.find(unit.time_ms)
+        if slot is not None and (slot.last >= at or slot.time_ms != unit.time_ms):
             return
         count = -1 if unit.magic & DELETE else 1
         wheel.put(

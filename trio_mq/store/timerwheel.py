@@ -81,7 +81,11 @@ class TimerWheel:
         """What waits in the slot where a time belongs, be it for that time or for another, whole turns away."""
         return self._at(self._number(time_ms))
 
-    def _at(self, number: int) -> Slot | None:
+    def find(self, time_ms: int) -> Slot | None:
+        """As :meth:`occupant`, waiting for the disk if need be; for worker threads."""
+        return self._at(self._number(time_ms), wait=True)
+
+    def _at(self, number: int, *, wait: bool = False) -> Slot | None:
         if not self._used[number]:
             return None
         if number in self._changed:
@@ -91,7 +95,7 @@ class TimerWheel:
         if self._file is None:
             self._file = self._disk.open(self.path)
         at = number * SLOT_SIZE
-        data = self._file.read_cached(SLOT_SIZE, at)
+        data = self._file.read(SLOT_SIZE, at) if wait else self._file.read_cached(SLOT_SIZE, at)
         if data is None:
             raise ColdData(lambda: read_file(self._disk, self.path, SLOT_SIZE, at))
         return self._slot(SLOT.unpack(data))
