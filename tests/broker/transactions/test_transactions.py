@@ -21,10 +21,13 @@ from tests.broker.transactions.support import (
     stored,
 )
 from trio_mq.broker.names import SCHEDULE_TOPIC
+from trio_mq.broker.put import Letter
+from trio_mq.broker.transactions.ledger import Fate
 from trio_mq.config.store import FlushDiskType
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.headers.transaction import ResumeCheckHalfMessageRequest
 from trio_mq.protocol.message import offset_message_id
+from trio_mq.protocol.properties import remove
 
 INTERVAL_S = 30.0
 
@@ -303,7 +306,7 @@ async def test_without_a_producer_nothing_is_counted_or_copied(autojump_clock, b
 async def test_a_producer_that_takes_nothing_is_not_sent_more(autojump_clock, bench, producer):
     producer.half()
     producer.peer.stalled = True
-    await rounds(3)
+    await rounds(3.5)
     assert producer.checks() == []
     producer.peer.stalled = False
     await rounds()
@@ -355,6 +358,53 @@ async def test_c149_an_unreadable_half_does_not_stop_the_round(autojump_clock, b
     await rounds(1.1)
     assert [check.message.body for check in producer.checks()] == [b"one", b"three"]
     assert progress(bench)[0] == 3
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_commit_of_one_that_was_given_up_is_honoured_once(autojump_clock, restart):
+    """As with Apache; its local work took longer than all checks."""
+    settings = attrs.evolve(BROKER, transaction_check_interval_ms=2000, transaction_check_max=3)
+    async with serving(broker=settings) as bench:
+        bench.create()
+        producer = Producer(bench)
+        producer.start()
+        sent, other = producer.half(b"late"), producer.half(b"other")
+        await trio.sleep(30)
+        assert len(given_up(bench)) == 2
+        if not restart:
+            await _commit_late(bench, producer, sent, other)
+        disk, clock = bench.disk, bench.clock
+    if restart:
+        async with serving(disk, clock=clock, broker=settings) as bench:
+            await _commit_late(bench, Producer(bench), sent, other)
+
+
+async def _commit_late(bench, producer, sent, other):
+    assert producer.asked(other, ROLL_BACK).code == ResponseCode.SYSTEM_ERROR
+    producer.end(sent, COMMIT)
+    producer.end(sent, COMMIT)
+    await trio.sleep(10)
+    assert producer.asked(sent, COMMIT).code in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+    assert delivered(bench) == [b"late"]
+
+
+async def test_a_late_commit_finds_a_copy_that_apache_has_made(autojump_clock, bench, producer):
+    """Such a copy does not name the half that it stands for."""
+    sent = producer.half()
+    await rounds(2.5)
+    producer.checks()
+    service = bench.broker.transactions.transactions
+    copy = halves(bench)[-1]
+    props = remove(copy.properties, b"TRAN_PREPARED_QUEUE_OFFSET")
+    letter = Letter.again(copy, topic=copy.topic, queue_id=0, properties=props)
+    put = service.putter.put(letter)
+    service.ledger.settle(sent.queue_offset, Fate.DECIDED)
+    await rounds(1)
+    (check,) = producer.checks()
+    assert check.header.tran_state_table_offset > put.queue_offset
+    producer.end(sent, COMMIT)
+    await rounds(2)
+    assert delivered(bench) == [b"half"]
 
 
 async def test_resume_check_of_one_that_was_given_up(autojump_clock, bench, producer):

@@ -15,6 +15,7 @@ import attrs
 from trio_mq.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from trio_mq.broker.put import Letter, Putter
 from trio_mq.broker.transactions.half import Half
+from trio_mq.broker.transactions.late import open_copy, was_given_up
 from trio_mq.broker.transactions.ledger import Fate
 from trio_mq.broker.transactions.transactions import Transactions
 from trio_mq.config import BrokerSettings
@@ -33,6 +34,8 @@ log = logging.getLogger("trio_mq.broker.transactions")
 
 _COMMIT: Final = int(MessageFlag.TRANSACTION_COMMIT)
 _ROLLBACK: Final = int(MessageFlag.TRANSACTION_ROLLBACK)
+#: Fates of which the store may know more than the ledger. One that was given up can still be committed, as with Apache.
+_FORGOTTEN: Final = (Fate.PASSED, Fate.DECIDED)
 _FATES: Final = {_COMMIT: Fate.COMMITTED, _ROLLBACK: Fate.ROLLED_BACK}
 
 
@@ -60,19 +63,33 @@ class EndTransactions:
             )
             return DEFERRED
         half = self._half(call, request)
-        fate = _FATES[request.commit_or_rollback]
-        ledger = self._transactions.ledger
-        found = ledger.fate(ledger.newest(half.root))
-        if found is Fate.PASSED:  # of its last copies more may be known
-            found = max(ledger.fate(half.offset), Fate.COMMITTED)
-        if found is not Fate.OPEN:
-            return self._again(half, fate, found)
-        end = self._decide(half, fate)
+        wanted = _FATES[request.commit_or_rollback]
+        found = self._fate(half)
+        if found in _FORGOTTEN:
+            half, found = self._recalled(half, found)
+        if found is wanted:
+            return Reply()  # sent twice: once is enough
+        if found is not Fate.OPEN and not (found is Fate.GIVEN_UP and wanted is Fate.COMMITTED):
+            raise self._refusal(half, wanted, found)
+        end = self._decide(half, wanted)
         if not call.command.is_oneway:
             # Whoever hears of a success must not be asked again, even after a crash.
-            put = self._write_ops()
-            end = max(end, put)
+            end = max(end, self._write_ops())
         return self._putter.answer(call, end, Reply())
+
+    def _fate(self, half: Half) -> Fate:
+        """What has become of a transaction, as far as the ledger knows."""
+        ledger = self._transactions.ledger
+        found = ledger.fate(ledger.newest(half.root))
+        # The progress may have passed the first place, but not yet the copy that was decided about.
+        return ledger.fate(half.offset) if found is Fate.PASSED else found
+
+    def _recalled(self, half: Half, found: Fate) -> tuple[Half, Fate]:
+        """The same from the store, for a transaction that the ledger has forgotten; and the copy that stands for it."""
+        copy = open_copy(self._transactions, half) if found is Fate.PASSED else None
+        if copy is not None:
+            return copy, Fate.OPEN
+        return half, Fate.GIVEN_UP if was_given_up(self._transactions, half) else found
 
     def _half(self, call: Call, request: EndTransactionRequest) -> Half:
         """The half message that a decision is about; refused where the decision does not fit to it."""
@@ -131,15 +148,13 @@ class EndTransactions:
             return 0
         return 0 if put is None else put.end
 
-    def _again(self, half: Half, wanted: Fate, found: Fate) -> Reply:
-        """The answer to a decision about a transaction that is not open any more."""
-        if found is wanted:
-            return Reply()  # sent twice: once is enough
+    def _refusal(self, half: Half, wanted: Fate, found: Fate) -> RequestRefused:
+        """The answer to another decision about a transaction that is not open any more."""
         log.warning(
             "group %s wants transaction %s %s, but it is %s already: ignored",
             *(half.producer_group, half.unique_id, _NAMES[wanted], _NAMES[found]),
         )
-        raise _wrong(
+        return _wrong(
             f"transaction {half.unique_id} is {_NAMES[found]} already; the first decision counts"
         )
 
