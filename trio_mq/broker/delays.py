@@ -23,19 +23,18 @@ import attrs
 import trio
 
 from trio_mq.broker.delayoffsets import DelayOffsets
-from trio_mq.broker.names import HALF_TOPIC, SCHEDULE_TOPIC, check_topic
+from trio_mq.broker.dueletters import DueLetters, letter_size
+from trio_mq.broker.names import SCHEDULE_TOPIC
 from trio_mq.broker.put import Letter, Putter
 from trio_mq.broker.warm import warmed
 from trio_mq.clock import Clock
 from trio_mq.errors import BodyError, LocalProtocolError, RequestRefused, StoreFull
-from trio_mq.protocol import properties
 from trio_mq.protocol.layout import (
     BLANK_HEADER_SIZE,
     PRE_BLANK_SIZE,
     QUEUE_ENTRY,
     QUEUE_ENTRY_SIZE,
 )
-from trio_mq.protocol.record import StoredMessage, decode, record_size
 from trio_mq.store.dispatch import Arrival
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import Store
@@ -105,6 +104,7 @@ class Delays:
         self._offsets = offsets
         self._levels_ms = levels_ms
         self._clock = clock
+        self._letters = DueLetters()
         #: Most bytes of records that one write can put into the log.
         self._room = store.log.segments.segment_bytes - BLANK_HEADER_SIZE
         self._levels: dict[int, _Level] = {}
@@ -364,9 +364,8 @@ class Delays:
         try:
             if record is None:
                 raise BodyError("its record is not in the log any more, or damaged")
-            message = decode(record)
-            topic, queue_id = _destination(message)
-            size = record_size(len(message.body), len(topic.encode()), len(message.properties))
+            letter = self._letters.of(record)
+            size = letter_size(letter)
             if size > self._room:
                 raise BodyError(
                     f"its record would have {size} bytes, a log segment takes {self._room}"
@@ -377,7 +376,7 @@ class Delays:
                 *(entry.offset, level.number, entry.log_offset, error),
             )
             return None
-        return Letter.again(message, topic=topic, queue_id=queue_id), size
+        return letter, size
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -408,16 +407,3 @@ class Delays:
                 return
             level.next = max(level.next, at + 1)
         level.due_ms = None
-
-
-def _destination(message: StoredMessage) -> tuple[str, int]:
-    """Topic and queue that a delayed message is for; :class:`BodyError` when it does not say that."""
-    topic = properties.get(message.properties, b"REAL_TOPIC")
-    queue_id = properties.get(message.properties, b"REAL_QID")
-    if not topic or not queue_id or not queue_id.isdigit():
-        raise BodyError("it does not say which topic and queue it is for (REAL_TOPIC, REAL_QID)")
-    name = topic.decode("utf-8", "replace")
-    check_topic(name)
-    if name in (HALF_TOPIC, SCHEDULE_TOPIC):
-        raise BodyError(f"it is for topic {name}, where a delayed message has no business")
-    return name, int(queue_id)
