@@ -423,7 +423,8 @@ class Timers:
             if offset < state.queue_offset or offset in state.known:
                 continue
             if self._is_over(message):
-                letter = self._late_letter(message)
+                was_delivered = offset < state.retake_before
+                letter = None if was_delivered else self._late_letter(message)
                 if letter is not None:
                     overdue.append((offset, letter))
                 continue

@@ -78,6 +78,8 @@ class TimerState:
         self.queue_offset = 0
         #: Messages behind that are there, too: a start has found them in the log.
         self.known: set[int] = set()
+        #: Messages of the queue before are taken again, as units of theirs are lost; those that are due were delivered.
+        self.retake_before = 0
         #: How many messages wait.
         self.waiting = 0
 
@@ -231,11 +233,12 @@ class TimerState:
         begin = 0 if new_wheel else self.log.unit_at(max(0, value.log_end - _BACK_BYTES))
         with commit_log.segments.read_apart() as files:
             end = self._sound_end(begin, files, commit_log.written)
-        if end < value.log_end:
-            log.warning(
-                "the timer log ends at %d, its checkpoint says %d: messages may be missing from it",
-                *(end, value.log_end),
-            )
+            if end < value.log_end:
+                log.warning(
+                    "the timer log ends at %d, its checkpoint says %d: what is missing is taken from the queue again",
+                    *(end, value.log_end),
+                )
+                self._retake(end, files, commit_log.written)
         self.log.open_at(end)
         self._take_wheel(self.log.end)
         for at, unit in self.log.scan(begin):
@@ -264,6 +267,16 @@ class TimerState:
                     self.known.add(queue_offset)
             end = self.log.behind(at)
         return end
+
+    def _retake(self, end: int, files: Segments, log_end: int) -> None:
+        """Begin with the queue anew, but for what the log still has."""
+        self.retake_before, self.queue_offset = self.queue_offset, 0
+        for at, unit in self.log.scan(0):
+            if at >= end:
+                return
+            queue_offset = _queue_offset_of(unit, files, log_end, self.wheel)
+            if queue_offset is not None:
+                self.known.add(queue_offset)
 
     def _take_wheel(self, end: int) -> None:
         """Find out what waits. Slots that point behind the log's end are made anew from the log."""
