@@ -156,9 +156,7 @@ async def test_a_torn_end_of_the_timer_log_is_cut(autojump_clock, disk, clock, c
         killed = disk.clone()
     killed.kill()
     file = killed.open("/store/timerlog/" + "0" * 20)
-    file.write(
-        b"\x00" * 20, end + 4 * 52 + 32
-    )  # the place of the message in the fifth unit behind the checkpoint
+    file.write(bytes(8), end + 4 * 52 + 28)  # where the fifth message behind the checkpoint is
     file.close()
     async with timers_on(killed, clock, window=WINDOW) as rig:
         assert rig.state.log.end == end + 4 * 52
