@@ -165,9 +165,8 @@ class Reader:
         """The scan of :meth:`messages`, when the offset is within the queue."""
         log = self._log
         log_end, has = log.written, log.segments.has
-        recent = (
-            log_end - self._in_memory_bytes
-        )  # records from here on are taken for being in memory
+        #: Records from here on are taken for being in memory.
+        recent = log_end - self._in_memory_bytes
         scan_entries = max(SCAN_BYTES // queue.files.entry_bytes, max_count)
         removed = False
         next_offset, last_log_offset = offset, log_end
@@ -175,7 +174,6 @@ class Reader:
         numbers: list[tuple[int, int]] = []
         count = total = 0
         sieve = Sieve(log.read, codes, accepts)
-        all_tags = codes is None
         for queue_offset, messages, log_offset, size, tags_code in chain.from_iterable(
             _lots(queue, offset, scan_entries)
         ):
@@ -187,21 +185,17 @@ class Reader:
                 bytes_limit, count_limit = (
                     self._memory_limits if log_offset >= recent else self._disk_limits
                 )
-                if (
-                    count >= count_limit
-                    or count + messages > max_count
-                    or total + size > bytes_limit
-                ):
+                more = count + messages
+                if count >= count_limit or more > max_count or total + size > bytes_limit:
                     break
-            if not all_tags and sieve.excludes(tags_code):
-                next_offset, last_log_offset = queue_offset + messages, log_offset
-                continue
-            if log_offset + size > log_end or not has(log_offset):
+            taken: bool | None = False
+            if sieve.excludes(tags_code):
+                pass
+            elif log_offset + size > log_end or not has(log_offset):
                 # The entry is there, the record is not: it expired, or its segment is missing (case C010).
-                next_offset, last_log_offset = queue_offset + messages, log_offset
                 removed = True
-                continue
-            taken = sieve.takes(tags_code, log_offset, size, first=next_offset == offset)
+            else:
+                taken = sieve.takes(tags_code, log_offset, size, first=next_offset == offset)
             if taken is None:
                 break
             next_offset, last_log_offset = queue_offset + messages, log_offset
