@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from .conftest import Cluster
 from .failing import failing
 from .java_client import Java, texts

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from trio_mq.broker.groups import GroupTable
+from trio_mq.broker.locks import QueueLocks
 from trio_mq.broker.names import DLQ_PREFIX, RETRY_PREFIX, TOPIC_MAX_LENGTH
 from trio_mq.broker.promises import (
     DROPPED,
@@ -105,8 +106,8 @@ class Sender:
                 properties.CLUSTER: settings.cluster,
             }
         )
-        #: Where messages to retry topics go; the broker sets it.
-        self.retry_sends: RetrySends | None = None
+        #: Where messages to retry topics go; a broker with queue locks sets its own.
+        self.retry_sends = RetrySends(topics, groups, QueueLocks())
         #: Queues that messages may be sent to, for as long as no topic changes.
         self._checked: dict[tuple[str, int], BaseQueue] = {}
         self._checked_version: object = None
@@ -173,22 +174,15 @@ class Sender:
                     f"topic {topic} has no queue to write to (writeQueueNums is 0)",
                 )
             queue_id = random.randrange(config.write_queue_nums)
-        if retry:
-            return self._retry_queue(request, queue_id)
+        if retry:  # it depends on the message and on the group, so nothing is remembered
+            times, most = request.reconsume_times, request.max_reconsume_times
+            to = self.retry_sends.topic_of(topic, times, most, trio.current_time())
+            return self._store.queues.obtain(to, queue_id if to == topic else 0)
         if request.queue_id < 0:
             return self._store.queues.obtain(topic, queue_id)
         queue = self._store.queues.obtain(topic, queue_id)
         self._checked[topic, queue_id] = queue
         return queue
-
-    def _retry_queue(self, request: SendRequest, queue_id: int) -> BaseQueue:
-        """The queue of a message to a retry topic: there or in the dead letters. It depends on the message, and
-        groups come and go without a new version of the topics, so nothing is remembered."""
-        topic = request.topic
-        if self.retry_sends is not None:
-            times, most = request.reconsume_times, request.max_reconsume_times
-            topic = self.retry_sends.topic_of(topic, times, most, trio.current_time())
-        return self._store.queues.obtain(topic, queue_id if topic == request.topic else 0)
 
     # -- one message -----------------------------------------------------------------------------------------
 
