@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import attrs
 import pytest
 import trio
@@ -333,3 +336,11 @@ async def test_c125_the_text_of_a_condition_means_something_by_its_type_only(aut
     assert bench.ask(sql("Tag=test AND creator=xx")).code == RETRY
     assert texts(bench.ask(sql("Tag='test' AND creator='xx'"))) == [b"x"]
     assert bench.ask(sql("Tag=='test'")).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_a_start_does_not_load_the_parser():
+    script = "import sys, trio_mq.system; print('lark' in sys.modules, 'trio_mq.broker.filters' in sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == ["False", "True"]

@@ -110,7 +110,7 @@ class HalfCold:
         return getattr(self._log, name)
 
     def read(self, size, offset):
-        if offset >= self._cold_from:
+        if offset + size > self._cold_from:
             raise ColdData(lambda: None)
         return self._log.read(size, offset)
 
@@ -123,6 +123,30 @@ def test_a_read_ends_before_records_on_the_disk_and_begins_with_them_the_next_ti
     assert (bodies(answer), answer.next_offset) == ([3], 20)
     with pytest.raises(ColdData):
         store.reader.messages(queue, 20, 32, None, lambda _: True)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 6000)), min_size=1, max_size=40),
+)
+def test_every_record_is_looked_into_once_wherever_it_lies(messages):
+    """Near each other and apart, short and long, over segment borders, through a window or not."""
+    store = empty_store(MemoryDisk(), mapped_file_size_commit_log=16_384)
+    expected: dict[int, list[int]] = {0: [], 1: []}
+    for number, (queue_id, size) in enumerate(messages):
+        queue = store.queues.obtain("T", queue_id)
+        send(store, queue, b"." * size, props=b"v\x01%d\x02" % number)
+        store.commit()
+        expected[queue_id].append(number)
+    for queue_id, numbers in expected.items():
+        seen: list[int] = []
+        offset = 0
+        queue = store.queues.get("T", queue_id)
+        while offset < len(numbers):
+            answer = store.reader.messages(
+                queue, offset, 32, None, lambda raw, to=seen: bool(to.append(value(raw)))
+            )
+            offset = answer.next_offset
+        assert seen == numbers
 
 
 def test_tags_of_entries_with_an_address_in_place_of_their_code_are_looked_up():
