@@ -205,7 +205,7 @@ async def run_system(
         )
         broker.topic_changed = registrar.topic_changed
         broker.permission_changed = registrar.permission_changed
-        broker.routes.nameservers = _nameservers(settings, nameserver)
+        broker.pops.routes.nameservers = _nameservers(settings, nameserver)
         broker.saver.published = partial(registrar.published, PUBLISH_LIMIT_S)
         registration = _running("registration", registrar.run, failures, registrar.close)
         await stack.enter_async_context(registration)

@@ -18,13 +18,10 @@ from trio_mq.broker.filters import Filters
 from trio_mq.broker.holds import Holds
 from trio_mq.broker.locks import QueueLocks
 from trio_mq.broker.members import Members
-from trio_mq.broker.pop.polls import PopPolls
 from trio_mq.broker.pop.service import PopService
 from trio_mq.broker.processors.admin import Admin
-from trio_mq.broker.processors.assignment import Assignments
 from trio_mq.broker.processors.client import Clients
 from trio_mq.broker.processors.delay import DelayRequests
-from trio_mq.broker.processors.notification import Notifications
 from trio_mq.broker.processors.offset import Offsets
 from trio_mq.broker.processors.pull import Puller
 from trio_mq.broker.processors.query import Queries
@@ -36,7 +33,6 @@ from trio_mq.broker.put import Putter
 from trio_mq.broker.redirects import Redirects
 from trio_mq.broker.remoting import RemotingFace
 from trio_mq.broker.retries import RetrySends
-from trio_mq.broker.routes import TopicRoutes
 from trio_mq.broker.saver import Saver
 from trio_mq.broker.stats import SAMPLE_S, BrokerStats
 from trio_mq.broker.tables import BrokerTables
@@ -53,8 +49,6 @@ log = logging.getLogger("trio_mq.broker")
 
 #: Time between looks for clients that are silent and locks that are over.
 EXPIRY_SCAN_S = 10.0
-#: Time between saves of the batches that ordered pop consumers have (Apache: the same).
-ORDERS_SAVE_S = 10.0
 #: Time between looks at held pulls whose queue moved on without a match (Apache: 5 s, 1 s without long polling).
 HOLD_SCAN_S, SHORT_HOLD_SCAN_S = 5.0, 1.0
 
@@ -76,7 +70,7 @@ class Broker:
         offsets = tables.offsets.table
         topics.lmq = groups.lmq = settings.store.enable_lmq
         self.topics = topics
-        self._groups, self._offsets = groups, offsets
+        self._offsets = offsets
         self.redirects = Redirects(settings.store)
         self.putter = Putter(store, self.redirects, clock)
         self.sender = Sender(
@@ -145,17 +139,10 @@ class Broker:
             saver=self.saver,
             answered=self.calls.answered,
         )
-        self.orders = tables.orders.table
-        self.saver.every(tables.orders, ORDERS_SAVE_S, before=self._clean_orders)
-        self.pop_polls = PopPolls.of(mine, store.queues, topics)
-        self.notification_polls = PopPolls.of(mine, store.queues, topics, newest_first=True)
         self.pops = PopService(
             store,
-            topics,
-            groups,
-            offsets,
-            self.orders,
-            self.pop_polls,
+            tables,
+            self.members,
             self.filters,
             self.putter,
             self.redirects,
@@ -166,23 +153,6 @@ class Broker:
             self.timers.delivered_to_ms if self.timers is not None else lambda: 0,
         )
         self.pops.fill(self.requests)
-        self.notifications = Notifications(
-            store,
-            topics,
-            groups,
-            self.pops.ledger,
-            self.orders,
-            self.pop_polls,
-            self.notification_polls,
-            mine,
-            clock,
-        )
-        self.notifications.fill(self.requests)
-        self.orders.on_unlocked = self.notifications.unlocked
-        self.routes = TopicRoutes(topics, mine)
-        Assignments(
-            topics, groups, self.members, tables.modes.table, self.routes, mine, self.saver.soon
-        ).fill(self.requests)
         groups.changed = self._group_changed
         topics.changed = self._topic_changed
         #: Called with the name of each topic that was created, changed or deleted.
@@ -190,8 +160,7 @@ class Broker:
         #: Called when all topics allow more or less than before.
         self.permission_changed: Callable[[], None] | None = None
         store.dispatcher.listeners.append(self.holds.arrived)
-        store.dispatcher.listeners.append(self.pop_polls.arrived)
-        store.dispatcher.listeners.append(self.notification_polls.arrived)
+        store.dispatcher.listeners.append(self.pops.arrived)
         store.cleaner.expired = self._expired
 
     def _make_timers(self, settings: Settings, clock: Clock) -> Timers | None:
@@ -203,8 +172,7 @@ class Broker:
 
     def _disconnected(self, peer: Peer) -> None:
         self.holds.drop(peer)
-        self.pop_polls.drop(peer)
-        self.notification_polls.drop(peer)
+        self.pops.drop(peer)
         self.calls.dropped(peer)
         self.clients.disconnected(peer)
 
@@ -224,8 +192,7 @@ class Broker:
 
     def _group_changed(self, group: str) -> None:
         self.saver.soon()
-        self.pop_polls.group_changed(group)
-        self.notification_polls.group_changed(group)
+        self.pops.group_changed(group)
 
     def _permission_changed(self) -> None:
         if self.permission_changed is not None:
@@ -234,8 +201,6 @@ class Broker:
     def _topic_changed(self, topic: str) -> None:
         self.saver.soon()
         self.pops.topic_changed(topic)
-        self.pop_polls.topic_changed(topic)
-        self.notification_polls.topic_changed(topic)
         if self.topic_changed is not None:
             self.topic_changed(topic)
 
@@ -266,23 +231,10 @@ class Broker:
             await nursery.start(self.calls.run)
             await nursery.start(self.transactions.run)
             await nursery.start(self.saver.run)
-            await nursery.start(self.pop_polls.run)
-            await nursery.start(self.notification_polls.run)
-            await nursery.start(self.orders.run)
-            await nursery.start(self.routes.run)
             await nursery.start(self.pops.run)
             nursery.start_soon(self.filters.prepare, self.store.parts.disk)
             await nursery.start(scheduler.run)
             task_status.started()
-
-    def _clean_orders(self) -> None:
-        topics, groups = self.topics, self._groups
-
-        def queue_nums(topic: str) -> int:
-            config = topics.get(topic)
-            return 0 if config is None else config.read_queue_nums
-
-        self.orders.clean(queue_nums, groups.__contains__)
 
     async def _expire(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -184,7 +184,7 @@ async def test_a_topic_that_goes_is_told(autojump_clock, bench):
 async def test_a_closed_connection_is_forgotten(autojump_clock, bench):
     peer = held(bench, notification(bench))
     bench.face.disconnected(peer)
-    assert len(bench.broker.notification_polls) == 0
+    assert len(bench.broker.pops.notification_polls) == 0
 
 
 async def test_the_refusals_are_those_of_the_peers(autojump_clock):
