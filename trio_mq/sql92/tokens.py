@@ -47,14 +47,19 @@ _PREFIXES: Final = frozenset({"OPEN", "PLUS", "MINUS", "NOT"})
 # Letters are spelled out: with IGNORECASE, others than ASCII ones would match them, too.
 _TOKEN = re.compile(
     r"""
-    (?P<blank>[ \t\n\r\f]+)
-  | (?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+)
-  | (?P<DECIMAL>0 | [1-9][0-9]*[lL]?)
-  | (?P<STRING>'(?:''|[^'])*')
-  | (?P<NAME>[A-Za-z_$][A-Za-z0-9_$]*)
-  | (?P<SIGN><> | <= | >= | [=<>()+,-])
+    [ \t\n\r\f]*
+    (?:
+        (?P<end>\Z)
+      | (?P<comment>-- | /\*)
+      | (?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+)
+      | (?P<DECIMAL>0 | [1-9][0-9]*[lL]?)
+      | (?P<STRING>'(?:''|[^'])*')
+      | (?P<NAME>[A-Za-z_$][A-Za-z0-9_$]*)
+      | (?P<SIGN><> | <= | >= | [=<>()+,-])
+      | (?P<other>.)
+    )
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.DOTALL,
 )
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
@@ -74,37 +79,38 @@ def tokens(text: str) -> Iterator[Token]:
     """The tokens of a text; :class:`Sql92Error` where none begins."""
     # A line comment without an end is none, so that a row of minus signs is not looked through again and again.
     last_break = max(text.rfind("\n"), text.rfind("\r"))
-    at, end = 0, len(text)
-    opened = prefixes = 0
-    while at < end:
-        if text.startswith("--", at) and at < last_break:
-            found = _LINE_END.search(text, at)
-            assert found is not None
-            at = found.end()
-            continue
-        if text.startswith("/*", at):
-            close = text.find("*/", at + 2)
-            if close < 0:
-                raise Sql92Error("the comment that begins here has no end; close it by */", at + 1)
-            at = close + 2
-            continue
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise Sql92Error(_unreadable(text[at]), at + 1)
-        at = match.end()
-        kind, value = match.lastgroup, match.group()
-        if kind == "blank":
-            continue
+    at = opened = prefixes = 0
+    while (match := _TOKEN.match(text, at)) and (kind := match.lastgroup) != "end":
         assert kind is not None
-        if kind == "SIGN":
+        at, start, value = match.end(), match.start(kind), match[kind]
+        if kind == "NAME":
+            word = value.upper()
+            kind = word if word in KEYWORDS else kind
+        elif kind == "comment" and (value == "/*" or start < last_break):
+            at = _comment_end(text, value, start)
+            continue
+        elif kind == "comment":
+            kind, value, at = "MINUS", "-", start + 1
+        elif kind == "SIGN":
             kind = SIGNS[value]
-        elif kind == "NAME" and (word := value.upper()) in KEYWORDS:
-            kind = word
+        elif kind == "other":
+            raise Sql92Error(_unreadable(value), start + 1)
         opened += (kind == "OPEN") - (kind == "CLOSE")
         prefixes = prefixes + 1 if kind in _PREFIXES else 0
-        if max(opened, prefixes) > MAX_DEPTH:
-            raise Sql92Error(TOO_DEEP, match.start() + 1)
-        yield Token(kind, value, match.start())
+        if opened > MAX_DEPTH or prefixes > MAX_DEPTH:
+            raise Sql92Error(TOO_DEEP, start + 1)
+        yield Token(kind, value, start)
+
+
+def _comment_end(text: str, opening: str, start: int) -> int:
+    if opening == "--":
+        found = _LINE_END.search(text, start)
+        assert found is not None
+        return found.end()
+    close = text.find("*/", start + 2)
+    if close < 0:
+        raise Sql92Error("the comment that begins here has no end; close it by */", start + 1)
+    return close + 2
 
 
 def _unreadable(character: str) -> str:
