@@ -229,6 +229,16 @@ def test_b037_numbers_pushed(java: Java, filters: Cluster) -> None:
     holds_for(lambda: not any(map(len, map(got, consumers[2:]))), "nothing matches", seconds=1)
 
 
+def test_b037_numbers_popped(java: Java, filters: Cluster, client: RawClient) -> None:
+    topic, group = filters.topic(1), filters.group()
+    java.producer(filters.ns).send_ok(numbers(topic))
+    wait_total(filters, topic, 10)
+    pops = Pops(client, topic, group)
+    found = pops.pop(expType="SQL92", exp="v > 7")
+    assert [one.body for one in found] == [b"8", b"9"]
+    assert pops.pop(expType="SQL92", exp="v > 7") == [], "the others were passed over"
+
+
 def test_a_held_pull_is_woken_by_what_it_wants(java: Java, filters: Cluster) -> None:
     topic, group = filters.topic(1), filters.group()
     producer = java.producer(filters.ns)
