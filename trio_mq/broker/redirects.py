@@ -26,11 +26,19 @@ _TIMERS: Final = (
     (properties.TIMER_DELAY_MS, 1),
     (properties.TIMER_DELIVER_MS, 0),
 )
-#: What a half message may not bring along: a delay, and what the checks of transactions note in their copies.
-_NOT_OF_HALVES: Final = (
-    properties.DELAY,
-    properties.TRANSACTION_CHECK_TIMES,
-    properties.TRAN_PREPARED_QUEUE_OFFSET,
+#: What a half message may not bring along: a delay, what the checks of transactions note in their copies, and what is
+#: set for it.
+_NOT_OF_HALVES: Final = tuple(
+    name.encode()
+    for name in (
+        properties.DELAY,
+        *(name for name, _ in _TIMERS),
+        properties.TRANSACTION_CHECK_TIMES,
+        properties.TRAN_PREPARED_QUEUE_OFFSET,
+        properties.TRANSACTION_ID,
+        properties.REAL_TOPIC,
+        properties.REAL_QID,
+    )
 )
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
@@ -131,12 +139,14 @@ class Redirects:
         A delay is dropped, as the Java client does before it sends: on the way back the message would wait twice
         (case C154).
         """
-        found = properties.parse(props)
-        for name in (*_NOT_OF_HALVES, *(name for name, _ in _TIMERS)):
-            found.pop(name, None)
-        found[properties.TRANSACTION_ID] = found.get(properties.UNIQ_KEY, "")
-        self._remember(found, topic, queue_id)
-        return Redirected(HALF_TOPIC, 0, properties.encode(found), sys_flag & ~TRANSACTION_MASK)
+        for name in _NOT_OF_HALVES:
+            props = properties.remove(props, name)
+        unique_id = properties.get(props, b"UNIQ_KEY")
+        if unique_id:
+            props = properties.append(props, b"__transactionId__", unique_id)
+        props = properties.append(props, b"REAL_TOPIC", topic.encode())
+        props = properties.append(props, b"REAL_QID", b"%d" % queue_id)
+        return Redirected(HALF_TOPIC, 0, props, sys_flag & ~TRANSACTION_MASK)
 
     @staticmethod
     def _remember(found: dict[str, str], topic: str, queue_id: int) -> None:

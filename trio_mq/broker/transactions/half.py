@@ -21,6 +21,13 @@ from trio_mq.protocol.layout import MAGIC_V1, MAGIC_V2, MAX_TOPIC_V1_BYTES
 from trio_mq.protocol.record import StoredMessage, decode, encode, record_size
 
 _COMMIT: Final = int(MessageFlag.TRANSACTION_COMMIT)
+_HOSTS_V6: Final = int(MessageFlag.BORN_HOST_V6 | MessageFlag.STORE_HOST_V6)
+_WAITS: Final = (
+    properties.DELAY,
+    properties.TIMER_DELAY_SEC,
+    properties.TIMER_DELAY_MS,
+    properties.TIMER_DELIVER_MS,
+)
 #: Properties that say where a half message is to go; what is delivered does not have them.
 _WAY: Final = (properties.REAL_TOPIC.encode(), properties.REAL_QID.encode())
 _CHECK_TIMES: Final = properties.TRANSACTION_CHECK_TIMES.encode()
@@ -37,6 +44,10 @@ class Half:
     """A stored half message. Offsets in its half queue and in the log are those of its record."""
 
     record: StoredMessage
+    props: dict[str, str] = attrs.field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "props", properties.parse(self.record.properties))
 
     @classmethod
     def read(cls, data: bytes) -> Half | None:
@@ -47,11 +58,6 @@ class Half:
             return None
         return cls(record) if record.topic == HALF_TOPIC else None
 
-    def value(self, name: str) -> str | None:
-        """One property."""
-        value = properties.get(self.record.properties, name.encode())
-        return None if value is None else str(value, "utf-8", "replace")
-
     @property
     def offset(self) -> int:
         """Its place in the half queue."""
@@ -60,38 +66,38 @@ class Half:
     @property
     def root(self) -> int:
         """The place of the first copy of this half: what stands for the transaction."""
-        root = _number(self.value(properties.TRAN_PREPARED_QUEUE_OFFSET))
+        root = _number(self.props.get(properties.TRAN_PREPARED_QUEUE_OFFSET))
         return self.offset if root is None or not 0 <= root < self.offset else root
 
     @property
     def producer_group(self) -> str | None:
         """The group that decides."""
-        return self.value(properties.PGROUP)
+        return self.props.get(properties.PGROUP)
 
     @property
     def unique_id(self) -> str | None:
         """The client's id of the message, and of the transaction."""
-        return self.value(properties.UNIQ_KEY)
+        return self.props.get(properties.UNIQ_KEY)
 
     @property
     def real_topic(self) -> str | None:
         """Where it goes when it is committed."""
-        return self.value(properties.REAL_TOPIC)
+        return self.props.get(properties.REAL_TOPIC)
 
     @property
     def real_queue_id(self) -> int | None:
         """The queue there; None if the property is no number of a queue."""
-        number = _number(self.value(properties.REAL_QID))
+        number = _number(self.props.get(properties.REAL_QID))
         return number if number is not None and 0 <= number < 2**31 else None
 
     @property
     def check_times(self) -> int:
         """How often its producer was asked."""
-        return max(0, _number(self.value(properties.TRANSACTION_CHECK_TIMES)) or 0)
+        return max(0, _number(self.props.get(properties.TRANSACTION_CHECK_TIMES)) or 0)
 
     def immunity_ms(self, timeout_ms: int) -> int | None:
         """How long after its birth it is not checked, if it says so itself; what is no number means `timeout_ms`."""
-        text = self.value(properties.CHECK_IMMUNITY_TIME_IN_SECONDS)
+        text = self.props.get(properties.CHECK_IMMUNITY_TIME_IN_SECONDS)
         if text is None:
             return None
         seconds = _number(text)
@@ -108,15 +114,26 @@ class Half:
         topic, queue_id = self.real_topic, self.real_queue_id
         assert topic is not None
         assert queue_id is not None
-        props = self.record.properties
+        record, props = self.record, self.record.properties
         for name in (*_WAY, _ROOT):
             props = properties.remove(props, name)
-        letter = Letter.again(self.record, topic=topic, queue_id=queue_id, properties=props)
-        return attrs.evolve(
-            letter,
-            sys_flag=letter.sys_flag & ~TRANSACTION_MASK | _COMMIT,
-            prepared_transaction_offset=self.record.log_offset,
+        return Letter(
+            topic,
+            queue_id,
+            record.body,
+            props,
+            record.born_timestamp_ms,
+            record.born_host.packed,
+            record.flag,
+            record.sys_flag & ~(TRANSACTION_MASK | _HOSTS_V6) | _COMMIT,
+            record.reconsume_times,
+            record.log_offset,
         )
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to wait again when it is committed; only halves of an Apache broker may want that."""
+        return any(name in self.props for name in _WAITS)
 
     def copied(self, check_times: int | None) -> Letter:
         """The same half for the end of its queue, with a new number of checks unless that is None."""

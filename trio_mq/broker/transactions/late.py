@@ -51,7 +51,7 @@ def open_copy(transactions: Transactions, half: Half) -> Half | None:
 def was_given_up(transactions: Transactions, half: Half) -> bool:
     """Whether a transaction was given up, and has not been committed after that."""
     given_up = any(
-        Half(record).value(properties.TRAN_PREPARED_QUEUE_OFFSET) in (None, str(half.root))
+        Half(record).props.get(properties.TRAN_PREPARED_QUEUE_OFFSET) in (None, str(half.root))
         and Half(record).producer_group == half.producer_group
         for record in _records(transactions, CHECK_MAX_TIME_TOPIC, half)
     )

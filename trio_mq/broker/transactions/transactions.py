@@ -94,7 +94,8 @@ class Transactions:
 
     def commit(self, half: Half) -> Put:
         """Deliver an open half. Raises as :meth:`Putter.deliver`, and the transaction stays open then."""
-        put = self.putter.deliver(half.committed())
+        letter = half.committed()
+        put = self.putter.deliver(letter) if half.waits else self.putter.put(letter)
         self._settled(half, Fate.COMMITTED)
         self.committed += 1
         return put
