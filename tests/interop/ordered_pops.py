@@ -11,11 +11,13 @@ from collections.abc import Sequence
 
 import attrs
 
-from .polling import now_ms
-from .pops import Popped, Pops
+from .java_client import unique
+from .polling import now_ms, wait_for
+from .pops import Popped, Pops, create_group, create_topic, send
 from .raw import RawClient, Reply
 
 NOTIFICATION, POLLING_INFO, RESET_OFFSET, MAX_OFFSET = 200054, 200055, 222, 30
+CONSUME_STATS = 208
 ILLEGAL = 13
 
 
@@ -107,6 +109,13 @@ class OrderedPops(Pops):
         assert reply.code == 0, reply.remark
         return int(reply.ext["offset"])
 
+    def progress(self) -> list[int]:
+        """The group's offset in each queue, as statistics tell it."""
+        fields = {"consumerGroup": self.group, "topic": self.topic}
+        reply = self.client.call(CONSUME_STATS, fields)
+        assert reply.code == 0, reply.remark
+        return [one["consumerOffset"] for one in reply.json()["offsetTable"].values()]
+
     def polling(self, queue_id: int = -1) -> int:
         """How many pops wait."""
         fields = {"consumerGroup": self.group, "topic": self.topic, "queueId": str(queue_id)}
@@ -131,6 +140,17 @@ def has_msg(reply: Reply) -> bool:
 def told(turns: Sequence[Turn]) -> list[tuple[str, int]]:
     """Bodies and counts."""
     return [(turn.body.decode(), turn.times) for turn in turns]
+
+
+def fifo(address: str, messages: int) -> OrderedPops:
+    """A consumer of a new topic of type FIFO with one queue, which has messages 0, 1, ..."""
+    made = OrderedPops(connect(address), unique("Fifo"), unique("FG"))
+    create_topic(made.client, made.topic, 1, attributes="+message.type=FIFO")
+    create_group(made.client, made.group)
+    send(made.client, made.topic, *(b"%d" % number for number in range(messages)))
+    # Apache's queues follow its log by a moment.
+    wait_for(lambda: made.end() == messages, "all are in the queue", timeout_s=5)
+    return made
 
 
 def connect(address: str) -> RawClient:

@@ -23,8 +23,10 @@ UPDATE_AND_CREATE_GROUP = 200
 SET_MESSAGE_REQUEST_MODE, RESET_OFFSET = 401, 222
 
 
-def create_topic(client: RawClient, topic: str, queues: int = 8, perm: int = 6) -> None:
-    """Create or change a topic."""
+def create_topic(
+    client: RawClient, topic: str, queues: int = 8, perm: int = 6, **more: str
+) -> None:
+    """Create or change a topic; `more` are other fields of the request."""
     reply = client.call(
         UPDATE_AND_CREATE_TOPIC,
         {
@@ -36,6 +38,7 @@ def create_topic(client: RawClient, topic: str, queues: int = 8, perm: int = 6) 
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": "0",
             "order": "false",
+            **more,
         },
     )
     assert reply.code == 0, reply.remark
