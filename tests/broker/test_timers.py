@@ -235,20 +235,15 @@ async def test_c148_one_put_that_fails_repeats_only_itself(autojump_clock, disk,
         for number in range(50):
             rig.send(str(number), TIMER_DELIVER_MS=T0 + 5000)
         await trio.sleep(3)
-        put, put_all, failed = rig.putter.put, rig.putter.put_all, []
+        append, failed = rig.store.append_packed, []
 
-        def put_or_fail(letter):
-            if letter.body == b"9" and not failed:
-                failed.append(letter)
+        def append_or_fail(queue, packed, **more):
+            if b"id-9\x02" in packed.record and len(failed) < 2:
+                failed.append(packed)
                 raise StoreFull("no room for a moment")
-            return put(letter)
+            return append(queue, packed, **more)
 
-        def no_lot(letters):
-            if len(letters) > 1:
-                raise StoreFull("no room for a moment")
-            return put_all(letters)
-
-        rig.putter.put, rig.putter.put_all = put_or_fail, no_lot
+        rig.store.append_packed = append_or_fail
         await trio.sleep(3)
         assert failed
         assert sorted(rig.bodies(), key=int) == [str(number) for number in range(50)]

@@ -16,15 +16,15 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Final, NamedTuple
 
-import attrs
-
 from trio_mq.broker.names import TIMER_TOPIC
 from trio_mq.broker.put import Letter
-from trio_mq.errors import BodyError
+from trio_mq.errors import BodyError, LocalProtocolError
 from trio_mq.protocol import properties as props
 from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
 from trio_mq.protocol.record import StoredMessage, decode
-from trio_mq.store.reader import Reader
+from trio_mq.store.multidispatch import MARK as MULTI_DISPATCH
+from trio_mq.store.packed import Packed
+from trio_mq.store.store import Store
 from trio_mq.store.timerlog import DELETE, NO_UNIT, ROLL, TimerLog
 from trio_mq.store.timerwheel import Slot
 
@@ -62,19 +62,15 @@ class Place(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A message on its way out. `topic` is where it goes in the end, `key` what recalls name; `number` is its own."""
+    """A message on its way out: packed, or a letter where it takes more than that to put it. `topic` is where it
+    goes in the end, `key` what recalls name; `number` is its own."""
 
     due_ms: int
     place: Place
     number: int
-    letter: Letter
+    out: Packed | Letter
     topic: str
     key: bytes
-
-    @property
-    def bytes(self) -> int:
-        """About how many bytes it takes."""
-        return len(self.letter.body) + len(self.letter.properties) + 500
 
 
 def number_of(properties: bytes, name: bytes) -> int | None:
@@ -103,29 +99,37 @@ def due_time_ms(message: StoredMessage, slot_ms: int, precision_ms: int) -> int:
     return end_ms if due_ms is None or not slot_ms < due_ms <= end_ms else due_ms
 
 
-def letter_of(message: StoredMessage, enqueue_ms: int) -> Letter | None:
-    """What goes out for a message that has waited; None when it does not say to where."""
-    topic = props.get(message.properties, _REAL_TOPIC)
-    queue_id = number_of(message.properties, _REAL_QID)
-    if topic is None or queue_id is None or not 0 <= queue_id < 2**31:
-        return None
-    data = _with_number(message.properties, _ENQUEUE_MS, enqueue_ms)
-    name = topic.decode("utf-8", "replace")
-    return Letter.again(message, topic=name, queue_id=queue_id, properties=data)
+class Out(NamedTuple):
+    """Where a message goes, and its properties then."""
 
+    topic: str
+    queue_id: int
+    properties: bytes
 
-def rolled_letter(message: StoredMessage, enqueue_ms: int) -> Letter:
-    """What goes back to the timer's queue for a message that is due much later."""
-    times = number_of(message.properties, _ROLL_TIMES) or 0
-    data = _with_number(message.properties, _ENQUEUE_MS, enqueue_ms)
-    data = _with_number(data, _ROLL_TIMES, times + 1)
-    return Letter.again(message, topic=TIMER_TOPIC, queue_id=0, properties=data)
+    @classmethod
+    def of(cls, message: StoredMessage, enqueue_ms: int, dequeue_ms: int) -> Out | None:
+        """For a message that has waited; None when it does not say where it goes."""
+        topic = props.get(message.properties, _REAL_TOPIC)
+        queue_id = number_of(message.properties, _REAL_QID)
+        if topic is None or queue_id is None or not 0 <= queue_id < 2**31:
+            return None
+        data = _with_number(message.properties, _ENQUEUE_MS, enqueue_ms)
+        data = _with_number(data, _DEQUEUE_MS, dequeue_ms)
+        return cls(topic.decode("utf-8", "replace"), queue_id, data)
 
+    @classmethod
+    def rolled(cls, message: StoredMessage, enqueue_ms: int, dequeue_ms: int) -> Out:
+        """Back to the timer's queue, for a message that is due much later."""
+        times = number_of(message.properties, _ROLL_TIMES) or 0
+        data = _with_number(message.properties, _ENQUEUE_MS, enqueue_ms)
+        data = _with_number(data, _DEQUEUE_MS, dequeue_ms)
+        return cls(TIMER_TOPIC, 0, _with_number(data, _ROLL_TIMES, times + 1))
 
-def stamped(letter: Letter, now_ms: int) -> Letter:
-    """A letter that says when it left the timer."""
-    data = _with_number(letter.properties, _DEQUEUE_MS, now_ms)
-    return attrs.evolve(letter, properties=data)
+    def letter(self, message: StoredMessage) -> Letter:
+        """The message as it goes out."""
+        return Letter.again(
+            message, topic=self.topic, queue_id=self.queue_id, properties=self.properties
+        )
 
 
 def _with_number(data: bytes, name: bytes, number: int) -> bytes:
@@ -142,7 +146,7 @@ class Firing:
         slot: Slot,
         precision_ms: int,
         timer_log: TimerLog,
-        reader: Reader,
+        store: Store,
         *,
         with_topic: bool,
     ) -> None:
@@ -150,7 +154,8 @@ class Firing:
         self.end_ms = slot.time_ms + precision_ms
         self._precision_ms = precision_ms
         self._log = timer_log
-        self._reader = reader
+        self._reader = store.reader
+        self._host = store.host
         self._with_topic = with_topic
         #: Position of the next unit to go over, newest first.
         self._at = slot.last
@@ -293,21 +298,35 @@ class Firing:
         return found
 
     def _make_ready(self, message: StoredMessage, place: Place) -> None:
-        topic = (props.get(message.properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
-        if place.magic & ROLL:
-            letter: Letter | None = rolled_letter(message, place.write_ms)
-            due_ms = self.end_ms
-        else:
-            letter = letter_of(message, place.write_ms)
+        rolls = place.magic & ROLL
+        due_ms = self.end_ms
+        if not rolls:
             due_ms = due_time_ms(message, self.slot.time_ms, self._precision_ms)
-        if letter is None:
+        out = (Out.rolled if rolls else Out.of)(message, place.write_ms, due_ms)
+        topic = (props.get(message.properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
+        if out is None:
             log.error("the message at log offset %d says no queue to go to", message.log_offset)
             return
         key = props.get(message.properties, _UNIQ_KEY) or b""
         if self._with_topic and key:
             key = b"%b+%b" % (topic.encode(), key)
-        number = next(self._numbers)
-        self.put_back([Due(due_ms, place, number, letter, topic, key)])
+        form = self._packed(message, out)
+        self.put_back([Due(due_ms, place, next(self._numbers), form, topic, key)])
+
+    def _packed(self, message: StoredMessage, out: Out) -> Packed | Letter:
+        """A message in the form that is put fastest."""
+        if MULTI_DISPATCH in out.properties:
+            return out.letter(message)  # its other queues are found when it is put
+        try:
+            return Packed.again(
+                message,
+                self._host,
+                topic=out.topic,
+                queue_id=out.queue_id,
+                properties=out.properties,
+            )
+        except LocalProtocolError:
+            return out.letter(message)
 
     # -- out -------------------------------------------------------------------------------------------------
 
@@ -317,21 +336,21 @@ class Firing:
         ready = self._ready
         while ready and ready[0].due_ms <= now_ms and limit > 0 and size > 0:
             due = heapq.heappop(ready)
-            self._ready_bytes -= due.bytes
+            self._ready_bytes -= due.place.size
             if due.key in self.recalled:
                 self.recalled[due.key] = ""  # it had a message
                 continue
             found.append(due)
             self.begun = True
             limit -= 1
-            size -= due.bytes
+            size -= due.place.size
         return found
 
     def put_back(self, several: Iterable[Due]) -> None:
         """Messages that are not gone yet."""
         for due in several:
             heapq.heappush(self._ready, due)
-            self._ready_bytes += due.bytes
+            self._ready_bytes += due.place.size
 
     def left(self) -> list[Place]:
         """What has not gone out, in its order; with the recalls that have met no message yet."""

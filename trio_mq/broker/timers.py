@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import logging
 import random
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -31,9 +32,8 @@ from trio_mq.broker.timerfire import (
     NEVER_WAITED,
     Due,
     Firing,
+    Out,
     Place,
-    letter_of,
-    stamped,
 )
 from trio_mq.broker.timermetrics import METRICS, TimerMetrics
 from trio_mq.broker.timerstate import Entry, TimerState, out_time_ms
@@ -43,8 +43,9 @@ from trio_mq.config import StoreSettings
 from trio_mq.errors import BodyError, LocalProtocolError, StoreError, StoreFull
 from trio_mq.protocol import properties as props
 from trio_mq.protocol.message import java_hash
-from trio_mq.protocol.record import StoredMessage, decode, record_size
+from trio_mq.protocol.record import StoredMessage, decode
 from trio_mq.store.dispatch import Arrival
+from trio_mq.store.packed import Packed
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.reader import Found
 from trio_mq.store.segments import ColdData
@@ -306,7 +307,7 @@ class Timers:
                 slot,
                 self.state.precision_ms,
                 self.state.log,
-                self._store.reader,
+                self._store,
                 with_topic=self._settings.append_topic_for_timer_delete_key,
             )
 
@@ -328,41 +329,63 @@ class Timers:
 
     def _put_due(self, firing: Firing, due: Sequence[Due], now_ms: int) -> None:
         """Put messages; those that could not be put go back, and an error gets out (case C148)."""
-        left = list(due)
+        done = 0
         try:
-            for done in self._put_some([stamped(one.letter, now_ms) for one in due]):
-                one = left[done]
-                if one.letter.topic != TIMER_TOPIC:
-                    self.metrics.add(one.topic, -1)
-                self.fired.count()
-        except StoreFull as error:
-            del left[: error.done if isinstance(error, _Stopped) else 0]
-            firing.put_back(left)
+            done = self._put_some([one.out for one in due], now_ms)
+        except _Stopped as error:
+            done = error.done
+            firing.put_back(due[done:])
             raise
+        finally:
+            gone = Counter(one.topic for one in due[:done] if one.out.topic != TIMER_TOPIC)
+            for topic, count in gone.items():
+                self.metrics.add(topic, -count)
+            self.fired.count(done)
 
-    def _put_some(self, letters: Sequence[Letter]) -> range:
-        """Put letters: with one write, or one by one when that does not work. :class:`_Stopped` when one cannot be."""
-        size = sum(
-            record_size(len(one.body), len(one.topic.encode()), len(one.properties), one.sys_flag)
-            for one in letters
-        )
-        try:
-            if size < self._store.log.segments.segment_bytes // 2:
-                self._store.make_room(
-                    size
-                )  # else a part of them may be written when the rest fails
-                self._putter.put_all(letters)
-                return range(len(letters))
-        except StoreFull:
-            pass
-        for done, letter in enumerate(letters):
+    def _put_some(self, several: Sequence[Packed | Letter], now_ms: int) -> int:
+        """Put messages with one write, or one by one when that does not work; returns how many.
+
+        :class:`_Stopped` when one cannot be put.
+        """
+        packed = [one for one in several if isinstance(one, Packed)]
+        done = self._put_packed(packed, now_ms) if len(packed) == len(several) else 0
+        for one in several[done:]:
             try:
-                self._putter.put(letter)
+                if isinstance(one, Packed):
+                    if not self._put_packed([one], now_ms):
+                        raise StoreFull(self._store.refusal or "a message cannot be written")
+                else:
+                    self._putter.put(one)
             except StoreFull as error:
                 raise _Stopped(str(error), done) from error
             except LocalProtocolError as error:
-                log.error("a message for %s cannot be delivered: %s", letter.topic, error)
-        return range(len(letters))
+                log.error("a message for %s cannot be delivered: %s", one.topic, error)
+            done += 1
+        return done
+
+    def _put_packed(self, packed: Sequence[Packed], now_ms: int) -> int:
+        """Put the first of some messages with one write; how many that are, 0 if they could not be written.
+
+        LocalProtocolError when a single one does not fit into a segment of the log.
+        """
+        store, token, count = self._store, object(), 0
+        size = sum(len(one.record) for one in packed)
+        if len(packed) > 1 and size >= store.log.segments.segment_bytes // 2:
+            return 0
+        obtain = store.queues.obtain
+        try:
+            store.make_room(size)  # else a part of them may be written when the rest fails
+            for one in packed:
+                queue = obtain(one.topic, one.queue_id)
+                store.append_packed(queue, one, token=token, now_ms=now_ms)
+                count += 1
+        except StoreFull:
+            pass
+        store.commit()
+        if token in store.failed:
+            store.failed = [failed for failed in store.failed if failed is not token]
+            return 0
+        return count
 
     async def _move_on(self) -> None:
         """Forget the slots that are over, and see how far delivery has come."""
@@ -442,7 +465,7 @@ class Timers:
         if not overdue:
             return
         try:
-            self._put_some([letter for _, letter in overdue])
+            self._put_some([letter for _, letter in overdue], self._clock.now_ms())
         except _Stopped as error:
             self.state.queue_offset = overdue[error.done][0]
             raise
@@ -487,13 +510,13 @@ class Timers:
         """What goes out for a message whose time is over; None for a recall, and for one that cannot go anywhere."""
         if props.get(message.properties, _DELETE_KEY) is not None:
             return None
-        letter = letter_of(message, NEVER_WAITED)
-        if letter is None:
+        out = Out.of(message, NEVER_WAITED, self._clock.now_ms())
+        if out is None:
             log.error(
                 "message %d of the timer's queue says no queue to go to", message.queue_offset
             )
             return None
-        return stamped(letter, self._clock.now_ms())
+        return out.letter(message)
 
     def _hash(self, topic: str) -> int:
         found = self._hashes.get(topic)

@@ -33,6 +33,7 @@ from trio_mq.store.flush import Flusher
 from trio_mq.store.index import KeyIndex
 from trio_mq.store.log import CommitLog
 from trio_mq.store.multidispatch import QUEUE_ID, MultiDispatch, further_queues
+from trio_mq.store.packed import Packed
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.queuetable import QueueTable
 from trio_mq.store.reader import Reader
@@ -245,6 +246,26 @@ class Store:
             code = tags_code_of(tags) if tags else 0
         # As Stored(...), without a call in between.
         stored = (queue, queue_offset, count, log_offset, size, code, now_ms, props, sys_flag)
+        self._staged.append(tuple.__new__(Stored, stored))
+        self._tokens.append(token)
+        return log_offset
+
+    def append_packed(self, queue: BaseQueue, packed: Packed, *, token: object, now_ms: int) -> int:
+        """As :meth:`append`, in a fraction of the time, for a record that was packed ahead of it."""
+        if self.cleaner.refusal is not None:
+            raise StoreFull(self.cleaner.refusal)
+        now_ms = self._last_ms = max(now_ms, self._last_ms)
+        commit_log, record = self.log, packed.record
+        size = len(record)
+        if not commit_log.fits(size):
+            self._roll(size)
+        queue_offset, log_offset = queue.next_offset, commit_log.end
+        packed.place(queue_offset, log_offset, now_ms)
+        commit_log.staging += record
+        commit_log.end = log_offset + size
+        queue.next_offset = queue_offset + 1
+        code, props, sys_flag = packed.tags_code, packed.properties, packed.sys_flag
+        stored = (queue, queue_offset, 1, log_offset, size, code, now_ms, props, sys_flag)
         self._staged.append(tuple.__new__(Stored, stored))
         self._tokens.append(token)
         return log_offset

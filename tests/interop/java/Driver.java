@@ -41,8 +41,10 @@ public final class Driver {
         PullConsumers.register(OPS);
         Admins.register(OPS);
         Stores.register(OPS);
+        Mqadmin.register(OPS);
         Filters.register(OPS);
         Calls.register(OPS);
+        Timers.register(OPS);
         Transactions.register(OPS);
         ExecutorService threads = Executors.newCachedThreadPool();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
