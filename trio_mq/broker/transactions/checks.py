@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import time
 from typing import Final
 
 import attrs
@@ -35,12 +36,13 @@ from trio_mq.protocol.record import StoredMessage
 
 log = logging.getLogger("trio_mq.broker.transactions")
 
-#: Halves looked at before other tasks get their turn: some milliseconds of work.
-SLICE: Final = 64
+#: Halves looked at before other tasks get their turn, for as long as these took: some milliseconds.
+SLICE: Final = 16
 #: Young halves passed in a round before it ends: those behind them are young, too.
 MAX_YOUNG: Final = 1000
-#: Places behind the progress up to which a half may keep its place while nobody can be asked about it. Beyond, it is
-#: stored again, so that the ledger, the next start and an Apache broker have less to look through.
+#: Places from the progress on up to which a half keeps its place while nobody can be asked about it. Beyond, it is
+#: stored again if most of the others are decided, so that the ledger, the next start and an Apache broker have less to
+#: look through, and the log does not grow by more than what comes anyway.
 MAX_WINDOW: Final = 100_000
 #: Time that the copies of a round may take to be on the disk; the progress is noted then, or after a later round.
 DURABLE_LIMIT_S: Final = 60.0
@@ -64,6 +66,8 @@ class Round:
     """What one round has done."""
 
     began_ms: int
+    is_crowded: bool
+    """Whether halves that wait are stored again."""
     asked: int = 0
     given_up: int = 0
     waiting: int = 0
@@ -107,9 +111,17 @@ class Checks:
 
     async def round(self) -> Round:
         """Look at all open halves once. StoreFull when that has to end before."""
-        transactions = self._transactions
-        done = Round(transactions.clock.now_ms())
+        transactions, ledger = self._transactions, self._transactions.ledger
         end = transactions.halves.max_offset
+        expired = ledger.expire(transactions.halves.min_offset)
+        if expired:
+            log.error(
+                "%d open transactions are lost: their half messages have expired with the log",
+                expired,
+            )
+        window = end - ledger.begin
+        is_crowded = window > MAX_WINDOW and 2 * ledger.open_count(end) < window
+        done = Round(transactions.clock.now_ms(), is_crowded)
         try:
             await self._pass(done, end)
         finally:
@@ -125,6 +137,7 @@ class Checks:
     async def _pass(self, done: Round, end: int) -> None:
         ledger = self._transactions.ledger
         offset, looked = ledger.next_open(ledger.begin, end), 0
+        began_s = time.perf_counter()
         while offset < end:
             record = await self._read(offset)
             if ledger.fate(offset) is Fate.OPEN:  # else it was decided while the disk was read
@@ -139,7 +152,8 @@ class Checks:
             offset = ledger.next_open(offset + 1, end)
             looked += 1
             if looked % SLICE == 0:
-                await trio.lowlevel.checkpoint()
+                await trio.sleep(time.perf_counter() - began_s)
+                began_s = time.perf_counter()
 
     async def _read(self, offset: int) -> StoredMessage | None:
         try:
@@ -162,7 +176,8 @@ class Checks:
             done.given_up += 1
         elif producer is None:
             done.waiting += 1
-            self._wait(half)
+            if done.is_crowded:  # not counted as a check
+                self._transactions.store_again(half, half.copied(None))
         else:
             done.asked += 1
             self._ask(half, producer)
@@ -203,14 +218,6 @@ class Checks:
             *(half.offset, CHECK_MAX_TIME_TOPIC),
         )
         self._transactions.give_up(half)
-
-    def _wait(self, half: Half) -> None:
-        """Leave a half where it is, unless it holds up too much. This is not counted as a check."""
-        transactions = self._transactions
-        if half.offset - transactions.ledger.begin > MAX_WINDOW:
-            return
-        if transactions.halves.max_offset - half.offset > MAX_WINDOW:
-            transactions.store_again(half, half.copied(None))
 
     def _ask(self, half: Half, producer: Client) -> None:
         """Store the half again as checked once more, and ask about that copy."""

@@ -85,6 +85,17 @@ class HalfLedger:
         for root in [root for root, current in self._newest.items() if current == offset]:
             del self._newest[root]
 
+    def expire(self, begin: int) -> int:
+        """Let go of places before `begin`, whose records are gone from the log; how many of them were open."""
+        count = 0
+        while (at := self.next_open(self.begin, begin)) < begin:
+            self._note(at, Fate.UNREADABLE)
+            self.advance()
+            count += 1
+        for root in [root for root, current in self._newest.items() if current < begin]:
+            del self._newest[root]
+        return count
+
     def _note(self, offset: int, fate: Fate) -> None:
         at = offset - self.begin
         if at < 0:
