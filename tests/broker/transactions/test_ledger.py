@@ -98,6 +98,18 @@ def test_a_copy_that_cannot_be_read_takes_its_transaction_with_it():
     assert ledger.newest(1) == 6
 
 
+def test_what_has_expired_is_let_go_and_counted():
+    ledger = HalfLedger()
+    ledger.settle(1, Fate.COMMITTED)
+    ledger.copy(0, 4)
+    ledger.copy(2, 5)
+    assert ledger.expire(3) == 0  # the two that were open have copies
+    assert ledger.expire(5) == 2  # 3 and 4
+    assert (ledger.begin, ledger.copied) == (5, 1)
+    assert ledger.expire(2) == 0
+    assert ledger.fate(5) is Fate.OPEN
+
+
 @given(st.lists(st.lists(st.integers(0, 50), max_size=5), max_size=20), st.integers(0, 60))
 def test_the_op_queue_is_needed_up_to_the_first_record_that_is(records, begin):
     progress = OpProgress(7)

@@ -22,6 +22,7 @@ from tests.broker.transactions.support import (
 )
 from trio_mq.broker.names import SCHEDULE_TOPIC
 from trio_mq.broker.put import Letter
+from trio_mq.broker.transactions import checks
 from trio_mq.broker.transactions.ledger import Fate
 from trio_mq.config.store import FlushDiskType
 from trio_mq.protocol.codes import RequestCode, ResponseCode
@@ -301,6 +302,27 @@ async def test_without_a_producer_nothing_is_counted_or_copied(autojump_clock, b
     await rounds(1.1)
     (check,) = producer.checks()
     assert check.message.property_map["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+async def test_those_that_wait_are_stored_again_when_they_hold_up_many(
+    autojump_clock, bench, monkeypatch
+):
+    """This is no check, and it is done only while most of the others are decided."""
+    monkeypatch.setattr(checks, "MAX_WINDOW", 20)
+    silent, producer = Producer(bench, group="silent"), Producer(bench)
+    for _ in range(3):
+        silent.half(b"silent")
+        for at in [producer.half() for _ in range(10)]:
+            producer.end(at, COMMIT)
+    await rounds(1.5)
+    assert [m.body for m in halves(bench)[33:]] == [b"silent"] * 3
+    assert all("TRANSACTION_CHECK_TIMES" not in m.property_map for m in halves(bench))
+    assert progress(bench) == (33, 1)
+    await rounds(5)
+    assert len(halves(bench)) == 36
+    silent.start()
+    await rounds(1)
+    assert len(silent.checks()) == 3
 
 
 async def test_a_producer_that_takes_nothing_is_not_sent_more(autojump_clock, bench, producer):
