@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
+from tests.broker.pop.popping import Consumer
+from tests.broker.support import GROUP, TOPIC, FakePeer, send, serving
 from trio_mq.broker.stats import SAMPLE_S, BrokerStats, Snapshot
 from trio_mq.store.queuetable import QueueTable
 from trio_mq.testing.clock import TrioClock
@@ -199,3 +201,26 @@ async def test_many_topics_do_not_hold_the_loop(autojump_clock, bench):
         await bench.stats.sample()
         nursery.cancel_scope.cancel()
     assert turns >= 2
+
+
+async def test_pops_of_a_broker_are_counted(autojump_clock):
+    async with serving() as broker:
+        broker.create(queues=2)
+        broker.put(b"a", b"b", queue_id=0)
+        broker.put(b"c", queue_id=1)
+        assert len(Consumer(broker).pop()) == 3
+        stats = broker.broker.stats
+        assert stats.spans("TOPIC_PUT_NUMS", TOPIC).minute.sum == 3
+        assert stats.spans("GROUP_GET_NUMS", f"{TOPIC}@{GROUP}").minute.sum == 3
+        assert stats.spans("GROUP_GET_SIZE", f"{TOPIC}@{GROUP}").minute.sum > 300
+
+
+async def test_sends_are_timed_each_sixteenth_time(autojump_clock):
+    async with serving() as broker:
+        broker.create(queues=1)
+        peer = FakePeer()
+        for _ in range(32):
+            broker.hand(peer, send(body=b"x"))
+        traffic = broker.store.queues.traffic[TOPIC]
+        assert (traffic.messages, traffic.timed) == (32, 32)
+        assert traffic.timed_ms > 0

@@ -142,8 +142,9 @@ class RemotingFace:
         """Handle all frames of one receive; how many it were if `peer` has stalled, None for all of them."""
         now_ms = self._clock.now_ms()
         self._version = self._topics.version
-        self._turn += 1
-        self._began_s = 0.0 if self._turn % TIMED_EVERY else perf_counter()
+        turn = self._turn = (self._turn + 1) % TIMED_EVERY
+        if not turn:
+            self._began_s = perf_counter()
         number = 0
         try:
             for number, frame in enumerate(frames, 1):  # noqa: B007 - the number is the answer
@@ -152,6 +153,8 @@ class RemotingFace:
                     break
         finally:
             self._finish(peer)
+            if not turn:
+                self._began_s = 0.0
         return number if number < len(frames) else None
 
     def _one(self, peer: Inbound, frame: RawFrame, now_ms: int) -> None:

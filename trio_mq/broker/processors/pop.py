@@ -345,10 +345,18 @@ class Popper:
         body = b"".join(
             [self._body(taking, read, call.now_ms) for read in taking.reads if read.data]
         )
+        self._count(taking)
         reply = Reply(header=taking.header(call.now_ms), body=body, remark="FOUND")
         if end and not self._settings.append_ck_async:
             return self._putter.answer(call, end, reply)
         return reply
+
+    def _count(self, taking: _Taking) -> None:
+        """Add to the statistics of the group."""
+        for read in taking.reads:
+            queue = self._store.queue(read.topic, read.queue_id)
+            if read.numbers and queue is not None:
+                queue.traffic.got(taking.request.consumer_group, len(read.numbers), len(read.data))
 
     def _body(self, taking: _Taking, read: QueueRead, pop_time_ms: int) -> bytes:
         """The records of one queue; those of a retry topic show the topic that the consumer knows."""

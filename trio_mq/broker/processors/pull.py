@@ -140,8 +140,8 @@ class Puller:
         Without `again` this is the second look, and the pull is answered whatever there is. May raise ColdData;
         nothing has been changed then.
         """
-        self._turn += 1
-        began_s = 0.0 if self._turn % TIMED_EVERY else perf_counter()
+        turn = self._turn = (self._turn + 1) % TIMED_EVERY
+        began_s = 0.0 if turn else perf_counter()
         try:
             allowed = self._check(request)
         except RequestRefused as refusal:
@@ -164,9 +164,7 @@ class Puller:
         else:
             count = min(request.max_msg_nums, self._max_count)
             wanted = allowed.filter
-            found = self._store.reader.messages(
-                queue, offset, count, wanted.codes, wanted.accepts
-            )
+            found = self._store.reader.messages(queue, offset, count, wanted.codes, wanted.accepts)
             if again is not None and request.sys_flag & _COMMIT:
                 self._offsets.commit(group, topic, queue_id, request.commit_offset)
         self._offsets.pulled(group, topic, queue_id, found.next_offset)
