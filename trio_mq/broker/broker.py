@@ -120,6 +120,8 @@ class Broker:
         )
         admin.fill(self.requests)
         admin.runtime.sources.append(self.delays.progress)
+        if self.timers is not None:
+            admin.runtime.sources.append(self.timers.runtime)
         DelayRequests(tables.delays.table).fill(self.requests)
         self.transactions = TransactionService(
             settings, store, topics, offsets, self.members, self.calls, self.putter, clock

@@ -20,7 +20,6 @@ log = logging.getLogger("trio_mq.broker.unused")
 #: Files that Apache's brokers read from JSON or its backup at their start.
 NAMES: Final = (
     "consumerFilter.json",
-    "timermetrics",
     "transactionMetrics",
 )
 
