@@ -380,6 +380,7 @@ async def serving(
             topics=topics,
             groups=GroupTable(broker, clock),
             offsets=ConsumerOffsets(broker, clock),
+            lmq=store.enable_lmq,
         )
         await recover(parts)
         kept = Store(parts, clock, host)

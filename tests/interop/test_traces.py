@@ -6,7 +6,7 @@ import base64
 import time
 
 from .calls import trace_records, traced, traced_consumer
-from .conftest import Cluster
+from .conftest import Cluster, Workshop
 from .java_client import Java, text, unique
 from .polling import holds_for, wait_for
 from .raw import RawClient
@@ -19,7 +19,10 @@ def _records(cluster: Cluster, trace_topic: str) -> list[list[str]]:
     return [record for message in found for record in trace_records(message.stored_body.decode())]
 
 
-def test_b130_a_recall_is_traced(java: Java, cluster: Cluster) -> None:
+def test_b130_a_recall_is_traced(java: Java, workshop: Workshop) -> None:
+    server = workshop.alone("b1", settings={"recallMessageEnable": "true"})
+    server.start()
+    cluster = workshop.cluster(server)
     trace_topic, topic, group = cluster.topic(1), cluster.topic(1), unique("P")
     producer = traced(java, cluster.ns, group, trace_topic)
     message_id = "7F0000010A2B18B4AAC2" + "0" * 12
