@@ -122,7 +122,7 @@ class Broker:
         admin.runtime.sources.append(self.delays.progress)
         if self.timers is not None:
             admin.runtime.sources.append(self.timers.runtime)
-        DelayRequests(tables.delays.table).fill(self.requests)
+        DelayRequests(tables.delays.table, self.delays.settle).fill(self.requests)
         self.transactions = TransactionService(
             settings, store, topics, offsets, self.members, self.calls, self.putter, clock
         )

@@ -6,6 +6,8 @@ AdminBrokerProcessor.getAllDelayOffset.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.net.requests import Call, Reply, RequestTable
 from trio_mq.protocol import jsondialect
@@ -13,10 +15,11 @@ from trio_mq.protocol.codes import RequestCode
 
 
 class DelayRequests:
-    """Answers requests about delay levels."""
+    """Answers requests about delay levels; `settle` brings their table up to date."""
 
-    def __init__(self, offsets: DelayOffsets) -> None:
+    def __init__(self, offsets: DelayOffsets, settle: Callable[[], None]) -> None:
         self._offsets = offsets
+        self._settle = settle
 
     def fill(self, table: RequestTable) -> None:
         """Register the request code."""
@@ -24,4 +27,5 @@ class DelayRequests:
 
     def all_offsets(self, _: Call, __: None) -> Reply:
         """GET_ALL_DELAY_OFFSET (45)."""
+        self._settle()
         return Reply(body=jsondialect.dumps(self._offsets.to_json()))
