@@ -9,6 +9,7 @@ import trio
 from tests.broker.support import STORE, serving
 from tests.broker.transactions.support import COMMIT, Producer, delivered, halves, progress
 from trio_mq.broker.transactions import loading
+from trio_mq.broker.transactions.half import op_letter
 from trio_mq.broker.transactions.ledger import Fate
 from trio_mq.protocol.message import Host
 
@@ -109,3 +110,22 @@ async def test_an_unreadable_op_record_or_half_does_not_stop_a_start(autojump_cl
         # The commit is known from its message.
         assert [check.message.body for check in producer.checks()] == [b"2"]
         assert bench.store.queue("T", 0).max_offset == 1
+
+
+async def test_op_records_about_halves_that_are_not_there_cost_nothing(autojump_clock):
+    """A damaged one names a place far behind the end."""
+    async with serving() as bench:
+        bench.create()
+        producer = Producer(bench)
+        sent = producer.half(b"x")
+        service = bench.broker.transactions.transactions
+        service.putter.put(op_letter([2**62, 1], 1, bench.store.host.packed))
+        disk, clock = bench.disk, bench.clock
+    async with serving(disk, clock=clock) as bench:
+        producer = Producer(bench)
+        producer.start()
+        producer.half(b"y")
+        await trio.sleep(61)
+        first, *_ = producer.checks()
+        assert first.header.msg_id == sent.unique_id
+        assert progress(bench)[1] >= 1

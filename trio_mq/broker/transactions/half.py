@@ -31,7 +31,7 @@ _WAITS: Final = (
 #: Properties that say where a half message is to go; what is delivered does not have them.
 _WAY: Final = (properties.REAL_TOPIC.encode(), properties.REAL_QID.encode())
 _CHECK_TIMES: Final = properties.TRANSACTION_CHECK_TIMES.encode()
-_ROOT: Final = properties.TRAN_PREPARED_QUEUE_OFFSET.encode()
+ROOT_NAME: Final = properties.TRAN_PREPARED_QUEUE_OFFSET.encode()
 #: What op records have: their tag says that the halves in their body are done.
 OP_PROPERTIES: Final = properties.encode({properties.TAGS: "d", properties.WAIT: "true"})
 OP_TAG: Final = b"d"
@@ -115,7 +115,7 @@ class Half:
         assert topic is not None
         assert queue_id is not None
         record, props = self.record, self.record.properties
-        for name in (*_WAY, _ROOT):
+        for name in (*_WAY, ROOT_NAME):
             props = properties.remove(props, name)
         return Letter(
             topic,
@@ -137,8 +137,8 @@ class Half:
 
     def copied(self, check_times: int | None) -> Letter:
         """The same half for the end of its queue, with a new number of checks unless that is None."""
-        props = properties.remove(self.record.properties, _ROOT)
-        props = properties.append(props, _ROOT, b"%d" % self.root)
+        props = properties.remove(self.record.properties, ROOT_NAME)
+        props = properties.append(props, ROOT_NAME, b"%d" % self.root)
         if check_times is not None:
             props = properties.remove(props, _CHECK_TIMES)
             props = properties.append(props, _CHECK_TIMES, b"%d" % check_times)

@@ -18,7 +18,7 @@ from typing import Final
 import trio
 
 from trio_mq.broker.names import HALF_TOPIC, OP_HALF_TOPIC
-from trio_mq.broker.transactions.half import Half, op_offsets
+from trio_mq.broker.transactions.half import ROOT_NAME, Half, op_offsets
 from trio_mq.broker.transactions.ledger import Fate
 from trio_mq.broker.transactions.transactions import Transactions
 from trio_mq.broker.warm import warmed
@@ -51,7 +51,7 @@ async def load(transactions: Transactions) -> None:
     ledger.begin, transactions.ops.progress.begin = transactions.begin_at()
     halves = store.queue(HALF_TOPIC, 0)
     end = halves.max_offset if halves is not None else 0
-    last_op = await _load_ops(transactions)
+    last_op = await _load_ops(transactions, end)
     oldest = await _load_halves(transactions, end)
     if oldest is None:
         return
@@ -62,8 +62,11 @@ async def load(transactions: Transactions) -> None:
     )
 
 
-async def _load_ops(transactions: Transactions) -> int:
-    """Note what op records say; log offset from which on decisions may be in no op record."""
+async def _load_ops(transactions: Transactions, half_end: int) -> int:
+    """Note what op records say; log offset from which on decisions may be in no op record.
+
+    Places behind the end of the half queue are those of no half: such a record is damaged.
+    """
     progress = transactions.ops.progress
     queue = transactions.store.queue(OP_HALF_TOPIC, 0)
     if queue is None:
@@ -73,7 +76,7 @@ async def _load_ops(transactions: Transactions) -> int:
     while offset < end:
         records, offset = await _read(transactions, OP_HALF_TOPIC, offset, LOT)
         for record in records:
-            places = op_offsets(record)
+            places = [place for place in op_offsets(record) if place < half_end]
             progress.add(record.queue_offset, places)
             for place in places:
                 transactions.ledger.settle_place(place, Fate.DECIDED)
@@ -87,18 +90,15 @@ async def _load_halves(transactions: Transactions, end: int) -> int | None:
     ledger = transactions.ledger
     offset = ledger.begin
     while offset < end:
-        records, offset = await _read(transactions, HALF_TOPIC, offset, LOT)
-        for record in records:
-            half = Half(record)
-            root = half.root
-            if root == half.offset:
-                continue
-            fate = ledger.fate(half.offset)
-            ledger.copy(root, half.offset)
-            if (
-                fate is not Fate.OPEN
-            ):  # an op record names the newest copy, and the root may be known, too
-                ledger.settle(root, fate)
+        try:
+            data, after = await transactions.data(HALF_TOPIC, offset, LOT)
+        except OSError:  # told below, if it matters
+            data, after = b"", offset + 1
+        if ROOT_NAME in data:  # most halves are no copies, and need not be decoded
+            records, after = await _read(transactions, HALF_TOPIC, offset, LOT)
+            for record in records:
+                _note_copy(transactions, Half(record))
+        offset = after
     first = ledger.next_open(ledger.begin, end)
     while first < end:
         records, after = await _read(transactions, HALF_TOPIC, first, 1)
@@ -106,6 +106,17 @@ async def _load_halves(transactions: Transactions, end: int) -> int | None:
             return records[0].log_offset
         first = ledger.next_open(max(after, first + 1), end)
     return None
+
+
+def _note_copy(transactions: Transactions, half: Half) -> None:
+    """Note that a half is a copy, if it is one."""
+    ledger, root = transactions.ledger, half.root
+    if root == half.offset:
+        return
+    fate = ledger.fate(half.offset)
+    ledger.copy(root, half.offset)
+    if fate is not Fate.OPEN:  # an op record names it
+        ledger.settle(root, fate)
 
 
 async def _read(

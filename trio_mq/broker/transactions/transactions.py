@@ -55,10 +55,8 @@ class Transactions:
 
     # -- reading
 
-    async def read(
-        self, topic: str, offset: int, count: int = 1
-    ) -> tuple[list[StoredMessage], int]:
-        """At most `count` records of a queue from `offset` on, and where to go on. What cannot be read is left out.
+    async def data(self, topic: str, offset: int, count: int) -> tuple[bytes, int]:
+        """At most `count` records of a queue from `offset` on, as they are, and where to go on.
 
         OSError when the disk does not hand the record at `offset` over.
         """
@@ -69,19 +67,26 @@ class Transactions:
         except OSError:
             if count == 1:
                 raise
-            return await self.read(topic, offset)
+            return await self.data(topic, offset, 1)
+        return answer.data, max(answer.next_offset, offset + 1)
+
+    async def read(
+        self, topic: str, offset: int, count: int = 1
+    ) -> tuple[list[StoredMessage], int]:
+        """The same, decoded. What cannot be read is left out."""
+        data, after = await self.data(topic, offset, count)
         records: list[StoredMessage] = []
         at = 0
-        while at < len(answer.data):
+        while at < len(data):
             try:
-                record = decode(answer.data, at)
+                record = decode(data, at)
             except BodyError:
                 if count > 1:  # one by one, so that the others are found
                     return await self.read(topic, offset)
                 break
             records.append(record)
             at += record.size
-        return records, max(answer.next_offset, offset + 1)
+        return records, after
 
     def half_at(self, log_offset: int) -> Half | None:
         """The half message at a log offset, None where there is none. May raise ColdData."""
