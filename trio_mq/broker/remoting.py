@@ -364,7 +364,9 @@ class RemotingFace:
                 self._pull(peer, request, code, opaque, flag, frame, suspend=False)
 
         try:
-            answer = self._puller.pull(peer, request, code, opaque, again if suspend else None)
+            answer = self._puller.pull(
+                peer, request, code, opaque, again if suspend else None, self._began_s
+            )
         except RequestRefused as refusal:
             answer = encode_reply(opaque, Reply(refusal.code, remark=refusal.remark))
         except ColdData as cold:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from time import perf_counter
 from typing import TypeAlias
 
 import attrs
@@ -38,7 +37,6 @@ from trio_mq.protocol.headers.pull import PullMessageReply, PullMessageRequest
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.reader import Found, Messages
 from trio_mq.store.store import Store
-from trio_mq.store.traffic import TIMED_EVERY
 
 _LENGTHS = Struct(">ii")
 _SUSPEND, _COMMIT, _SUBSCRIPTION = (
@@ -125,7 +123,6 @@ class Puller:
         )
         #: Pulls that found nothing. What was found is counted with the topic.
         self.missed = 0
-        self._turn = 0
 
     def pull(
         self,
@@ -134,14 +131,14 @@ class Puller:
         code: int,
         opaque: int,
         again: Callable[[], None] | None,
+        began_s: float = 0.0,
     ) -> bytes | None:
         """The reply's frame; None when the pull is held and `again` will be called.
 
-        Without `again` this is the second look, and the pull is answered whatever there is. May raise ColdData;
+        Without `again` this is the second look, and the pull is answered whatever there is. `began_s` is
+        when that of which it is a part began, if that is timed. May raise ColdData;
         nothing has been changed then.
         """
-        turn = self._turn = (self._turn + 1) % TIMED_EVERY
-        began_s = 0.0 if turn else perf_counter()
         try:
             allowed = self._check(request)
         except RequestRefused as refusal:
