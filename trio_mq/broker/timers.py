@@ -14,9 +14,7 @@ from the last checkpoint.
 
 from __future__ import annotations
 
-import errno
 import logging
-import random
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -27,7 +25,6 @@ import trio
 from trio_mq.broker.names import TIMER_TOPIC
 from trio_mq.broker.put import Letter, Putter
 from trio_mq.broker.rates import Rate
-from trio_mq.broker.tables import LoadedStateFile, StateFile
 from trio_mq.broker.timerfire import (
     NEVER_WAITED,
     Due,
@@ -35,20 +32,19 @@ from trio_mq.broker.timerfire import (
     Out,
     Place,
 )
-from trio_mq.broker.timermetrics import METRICS, TimerMetrics
+from trio_mq.broker.timermetrics import TimerMetrics
+from trio_mq.broker.timerput import DuePutter, Stopped
+from trio_mq.broker.timersave import TimerSaver
 from trio_mq.broker.timerstate import Entry, TimerState, out_time_ms
 from trio_mq.broker.warm import warmed
 from trio_mq.clock import Clock
 from trio_mq.config import StoreSettings
-from trio_mq.errors import BodyError, LocalProtocolError, StoreError, StoreFull
+from trio_mq.errors import BodyError, StoreError, StoreFull
 from trio_mq.protocol import properties as props
-from trio_mq.protocol.message import java_hash
 from trio_mq.protocol.record import StoredMessage, decode
 from trio_mq.store.dispatch import Arrival
-from trio_mq.store.packed import Packed
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.reader import Found
-from trio_mq.store.segments import ColdData
 from trio_mq.store.store import Store
 from trio_mq.store.timerlog import DELETE, PLAIN
 from trio_mq.store.timerwheel import Slot
@@ -67,10 +63,6 @@ FIRE_LOT: Final = 256
 FIRE_LOT_BYTES: Final = 2 * 1024 * 1024
 #: Until something is tried again that the disk refused.
 FAILURE_PAUSE_S: Final = 0.5
-#: Time between two looks for files of the timer log that nobody needs, and between two saves of the counts by topic.
-CLEAN_S: Final = 30.0
-METRICS_S: Final = 10.0
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _UNLIMITED: Final = 2**31 - 1
 _REAL_TOPIC: Final = props.REAL_TOPIC.encode()
 _DELETE_KEY: Final = props.TIMER_DEL_UNIQKEY.encode()
@@ -89,21 +81,18 @@ class Timers:
         state: TimerState | None = None,
     ) -> None:
         self._store = store
-        self._putter = putter
+        self._due = DuePutter(store, putter)
         self._settings = settings
         self._clock = clock
         self._disk = store.parts.disk
         self.state = state or TimerState(self._disk, settings, clock)
         self.metrics = TimerMetrics(clock)
-        self._metrics_file: LoadedStateFile[TimerMetrics] | None = None
+        self._saver = TimerSaver(store, self.state, self.metrics, settings, clock)
         self._queue: BaseQueue | None = None
         #: Slots on their way out, by time.
         self._firing: dict[int, Firing] = {}
         self._arrived = trio.Event()
-        self._dirty = trio.Event()
-        self._hashes: dict[str, int] = {}
         self._failing = False
-        self._cleaned_s = self._counted_s = -1e9
         #: Messages that came to wait, and that left, by time.
         self.taken, self.fired = Rate(), Rate()
         #: Whether what a crash or Apache left was put right; nothing else is called before.
@@ -148,16 +137,9 @@ class Timers:
         }
 
     def is_full(self, out_ms: int) -> bool:
-        """Whether a slot takes no more: at random from the limit on, always from twice the limit (Apache: isReject)."""
+        """Whether a slot takes no more (Apache: isReject)."""
         limit = self._settings.timer_congest_num_each_slot
-        if limit >= _UNLIMITED or not self.started:
-            return False
-        try:
-            slot = self.state.wheel.get(out_ms)
-        except ColdData:
-            return False  # a slot that nobody has touched for long is not crowded by this sender
-        crowd = 0 if slot is None else slot.waiting
-        return crowd > limit and random.random() < (crowd - limit) / limit
+        return limit < _UNLIMITED and self.started and self.state.is_crowded(out_ms, limit)
 
     # -- the tasks -------------------------------------------------------------------------------------------
 
@@ -167,7 +149,7 @@ class Timers:
         self._store.dispatcher.listeners.append(self._arrival)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._save_when_dirty)
+                nursery.start_soon(self._saver.run)
                 nursery.start_soon(self._work)
                 task_status.started()
         finally:
@@ -175,10 +157,7 @@ class Timers:
             self._watch(None)
 
     async def _start(self) -> None:
-        directory = f"{self._settings.path}/config"
-        file = StateFile(self._disk, directory, METRICS, self.metrics, self._clock)
-        self._metrics_file = await file.load()
-        await self._disk.run(partial(self.state.load, self._store.log))
+        await self._saver.load()
         state = self.state
         queue = self._store.queues.obtain(TIMER_TOPIC, 0)
         low, high = queue.min_offset, queue.max_offset
@@ -194,7 +173,7 @@ class Timers:
                 *(state.waiting, high - state.queue_offset, state.read_ms),
             )
         if not state.untouched:
-            self._dirty.set()
+            self._saver.soon()
         self.started = True
 
     async def close(self) -> None:
@@ -204,8 +183,7 @@ class Timers:
         try:
             if not self.state.untouched:
                 await self._disk.run(self._keep_what_is_left)
-                await self.state.save(self._store.flusher.sync_log)
-                await self._save_metrics()
+                await self._saver.save()
         except OSError as error:
             raise StoreError(
                 f"the timer's files cannot be saved: {error}; the next start goes on from the last checkpoint"
@@ -319,7 +297,7 @@ class Timers:
         due = firing.take(now_ms, FIRE_LOT, self._most_bytes())
         if due:
             self._put_due(firing, due, now_ms)
-            self._dirty.set()
+            self._saver.soon()
             return True
         return await warmed(self._disk, firing.prepare)
 
@@ -331,8 +309,8 @@ class Timers:
         """Put messages; those that could not be put go back, and an error gets out (case C148)."""
         done = 0
         try:
-            done = self._put_some([one.out for one in due], now_ms)
-        except _Stopped as error:
+            done = self._due.put([one.out for one in due], now_ms)
+        except Stopped as error:
             done = error.done
             firing.put_back(due[done:])
             raise
@@ -341,51 +319,6 @@ class Timers:
             for topic, count in gone.items():
                 self.metrics.add(topic, -count)
             self.fired.count(done)
-
-    def _put_some(self, several: Sequence[Packed | Letter], now_ms: int) -> int:
-        """Put messages with one write, or one by one when that does not work; returns how many.
-
-        :class:`_Stopped` when one cannot be put.
-        """
-        packed = [one for one in several if isinstance(one, Packed)]
-        done = self._put_packed(packed, now_ms) if len(packed) == len(several) else 0
-        for one in several[done:]:
-            try:
-                if isinstance(one, Packed):
-                    if not self._put_packed([one], now_ms):
-                        raise StoreFull(self._store.refusal or "a message cannot be written")
-                else:
-                    self._putter.put(one)
-            except StoreFull as error:
-                raise _Stopped(str(error), done) from error
-            except LocalProtocolError as error:
-                log.error("a message for %s cannot be delivered: %s", one.topic, error)
-            done += 1
-        return done
-
-    def _put_packed(self, packed: Sequence[Packed], now_ms: int) -> int:
-        """Put the first of some messages with one write; how many that are, 0 if they could not be written.
-
-        LocalProtocolError when a single one does not fit into a segment of the log.
-        """
-        store, token, count = self._store, object(), 0
-        size = sum(len(one.record) for one in packed)
-        if len(packed) > 1 and size >= store.log.segments.segment_bytes // 2:
-            return 0
-        obtain = store.queues.obtain
-        try:
-            store.make_room(size)  # else a part of them may be written when the rest fails
-            for one in packed:
-                queue = obtain(one.topic, one.queue_id)
-                store.append_packed(queue, one, token=token, now_ms=now_ms)
-                count += 1
-        except StoreFull:
-            pass
-        store.commit()
-        if token in store.failed:
-            store.failed = [failed for failed in store.failed if failed is not token]
-            return 0
-        return count
 
     async def _move_on(self) -> None:
         """Forget the slots that are over, and see how far delivery has come."""
@@ -399,7 +332,7 @@ class Timers:
             for topic in firing.recalled.values():
                 if topic:  # a recall without a message was counted, too
                     self.metrics.add(topic, 1)
-            self._dirty.set()
+            self._saver.soon()
         slot = await warmed(self._disk, self._next_slot)
         now_ms = self._clock.now_ms()
         open_ms = min(self._firing, default=now_ms)
@@ -428,7 +361,7 @@ class Timers:
             state.queue_offset = max(answer.next_offset, offset + 1)
             return True
         await self._take_all(answer.data, answer.next_offset)
-        self._dirty.set()
+        self._saver.soon()
         return True
 
     async def _take_all(self, data: bytes, next_offset: int) -> None:
@@ -465,8 +398,8 @@ class Timers:
         if not overdue:
             return
         try:
-            self._put_some([letter for _, letter in overdue], self._clock.now_ms())
-        except _Stopped as error:
+            self._due.put([letter for _, letter in overdue], self._clock.now_ms())
+        except Stopped as error:
             self.state.queue_offset = overdue[error.done][0]
             raise
         self.fired.count(len(overdue))
@@ -495,7 +428,7 @@ class Timers:
         assert out_ms is not None, "a message without a time does not wait"
         is_recall = props.get(data, _DELETE_KEY) is not None
         topic = (props.get(data, _REAL_TOPIC) or b"").decode("utf-8", "replace")
-        entry = Entry(message.log_offset, message.size, out_ms, self._hash(topic), is_recall)
+        entry = Entry(message.log_offset, message.size, out_ms, state.topic_hash(topic), is_recall)
         placed_ms = await warmed(self._disk, lambda: state.put(entry, now_ms))
         firing = self._firing.get(placed_ms)
         if firing is not None:
@@ -517,64 +450,3 @@ class Timers:
             )
             return None
         return out.letter(message)
-
-    def _hash(self, topic: str) -> int:
-        found = self._hashes.get(topic)
-        if found is None:
-            if len(self._hashes) > 10_000:
-                self._hashes.clear()
-            found = self._hashes[topic] = java_hash(topic)
-        return found
-
-    # -- saving ----------------------------------------------------------------------------------------------
-
-    async def _save_when_dirty(self) -> None:
-        failing = False
-        while True:
-            await self._dirty.wait()
-            await trio.sleep(self._settings.timer_flush_interval_ms / 1000)
-            self._dirty = trio.Event()
-            try:
-                await self.state.save(self._store.flusher.sync_log)
-                await self._save_metrics_now_and_then()
-                await self._clean()
-            except OSError as error:
-                if error.errno not in _NO_ROOM:
-                    raise
-                if not failing:
-                    log.error("the timer's files cannot be saved: %s; it is tried again", error)
-                failing = True
-                self._dirty.set()
-            else:
-                failing = False
-
-    async def _save_metrics_now_and_then(self) -> None:
-        if trio.current_time() - self._counted_s >= METRICS_S:
-            self._counted_s = trio.current_time()
-            await self._save_metrics()
-
-    async def _save_metrics(self) -> None:
-        assert self._metrics_file is not None, "timers are saved after their start"
-        try:
-            await self._metrics_file.persist_if_changed()
-        except StoreError as error:
-            log.warning("%s; the counts of the next start may be wrong", error)
-
-    async def _clean(self) -> None:
-        """Remove files of the timer log whose messages have left the commit log."""
-        if trio.current_time() - self._cleaned_s < CLEAN_S:
-            return
-        self._cleaned_s = trio.current_time()
-        timer_log = self.state.log
-        for segment in await self._disk.run(partial(timer_log.expired, self._store.log.start)):
-            path = timer_log.segments.detach(segment)
-            log.info("%s goes: its messages have left the commit log", path)
-            await self._disk.run(partial(self._disk.remove, path))
-
-
-class _Stopped(StoreFull):
-    """A letter could not be put; `done` of them were."""
-
-    def __init__(self, text: str, done: int) -> None:
-        super().__init__(text)
-        self.done = done

@@ -13,6 +13,7 @@ does not fit, and lets the wheel follow. What the checkpoint does not cover is d
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
@@ -24,9 +25,10 @@ from trio_mq.clock import Clock
 from trio_mq.config import StoreSettings
 from trio_mq.errors import RemoteProtocolError
 from trio_mq.protocol import properties, record
+from trio_mq.protocol.message import java_hash
 from trio_mq.store.disk import Disk
 from trio_mq.store.log import CommitLog
-from trio_mq.store.segments import Segments
+from trio_mq.store.segments import ColdData, Segments
 from trio_mq.store.timercheck import TimerCheckFile, TimerCheckpoint
 from trio_mq.store.timerlog import DELETE, NO_UNIT, PLAIN, ROLL, UNIT_SIZE, TimerLog, TimerUnit
 from trio_mq.store.timerwheel import WINDOW_SLOTS, Slot, TimerWheel
@@ -37,6 +39,7 @@ log = logging.getLogger("trio_mq.broker.timers")
 _BLANK_SLOTS: Final = 60
 #: Units before the checkpoint that a start compares with the wheel: Apache's brokers may stop between the two.
 _BACK_BYTES: Final = 200_000 * UNIT_SIZE
+_MOST_HASHES: Final = 10_000
 
 
 @attrs.frozen
@@ -80,6 +83,7 @@ class TimerState:
         self.known: set[int] = set()
         #: Messages of the queue before are taken again, as units of theirs are lost; those that are due were delivered.
         self.retake_before = 0
+        self._hashes: dict[str, int] = {}
         #: How many messages wait.
         self.waiting = 0
 
@@ -112,6 +116,24 @@ class TimerState:
         if now == last:
             return last
         return attrs.evolve(now, changed_ms=self._clock.now_ms(), changes=last.changes + 1)
+
+    def topic_hash(self, topic: str) -> int:
+        """What units say of a topic."""
+        found = self._hashes.get(topic)
+        if found is None:
+            if len(self._hashes) >= _MOST_HASHES:
+                self._hashes.clear()
+            found = self._hashes[topic] = java_hash(topic)
+        return found
+
+    def is_crowded(self, out_ms: int, limit: int) -> bool:
+        """Whether a slot takes no more: at random from the limit on, always from twice the limit."""
+        try:
+            slot = self.wheel.get(out_ms)
+        except ColdData:
+            return False  # a slot that nobody has touched for long is not crowded by this sender
+        crowd = 0 if slot is None else slot.waiting
+        return crowd > limit and random.random() < (crowd - limit) / limit
 
     # -- putting and finding ---------------------------------------------------------------------------------
 
