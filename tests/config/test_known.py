@@ -13,6 +13,7 @@ OWN = {
     "nameserverEnable",
     "nameserverListen",
     "quarantineMaxBytes",
+    "rocketmq.broker.rebalance.lockMaxLiveTime",  # a property of the JVM there
     "useOptimizedRecovery",
 }
 OTHER_DEFAULT = {

@@ -134,13 +134,17 @@ def test_c094_broker_address_is_normalised_or_refused_with_its_line(conf: Path) 
 @pytest.mark.parametrize("end", ["\n", "\r\n", " \n", "\t\r\n"])
 def test_c166_blanks_behind_values_do_not_change_them(conf: Path, end: str) -> None:
     """C166: values are trimmed and typed, whatever editor saved the file."""
-    lines = ["fileReservedTime = 168", "autoCreateTopicEnable = false", "enableLmq = true"]
+    lines = [
+        "fileReservedTime = 168",
+        "autoCreateTopicEnable = false",
+        "enableConsumeQueueExt = true",
+    ]
     conf.write_bytes(b"\xef\xbb\xbf" + end.join([*lines, ""]).encode())
     settings = load(file=str(conf))
     assert settings.store.file_reserved_time_hours == 168
     assert settings.broker.auto_create_topic_enable is False
     assert [(notice.key, notice.kind, notice.lost) for notice in settings.notices] == [
-        ("enableLmq", "unused", True)
+        ("enableConsumeQueueExt", "unused", True)
     ]
 
 
@@ -149,7 +153,10 @@ def test_c166_a_bad_value_stops_the_start_with_its_line_even_for_a_key_without_e
 ) -> None:
     """C166: types are checked for all keys that Apache knows."""
     for line, reason in [
-        ("enableLmq = treu", "enableLmq = 'treu': not a truth value; legal: true or false"),
+        (
+            "enableConsumeQueueExt = treu",
+            "enableConsumeQueueExt = 'treu': not a truth value; legal: true or false",
+        ),
         ("sendMessageThreadPoolNums = four", "not a whole number"),
         ("osPageCacheBusyTimeOutMills = 9223372036854775808", "out of range"),
         ("haListenPort = 2147483648", "out of range"),
@@ -197,7 +204,7 @@ def test_an_unknown_key_on_the_command_line_is_an_error() -> None:
         ConfigError, match=r"--set: unknown key listenprt; did you mean listenPort\?"
     ):
         load(overrides=["listenprt=1"])
-    assert load(overrides=["enableLmq=true"]).notices[0].origin == "--set"
+    assert load(overrides=["enableConsumeQueueExt=true"]).notices[0].origin == "--set"
 
 
 @pytest.mark.parametrize("text", ["listenPort", "=1", " =1"])

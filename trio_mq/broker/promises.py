@@ -53,6 +53,16 @@ def wants_to_wait(props: bytes) -> bool:
     return wait is None or wait.lower() == b"true"
 
 
+def check_size(props: bytes) -> None:
+    """Refuse properties that do not fit into a record, with what the broker added."""
+    if len(props) > MAX_PROPERTIES_BYTES:
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message properties have {len(props)} bytes with those of the broker, "
+            f"{MAX_PROPERTIES_BYTES} are allowed; use fewer or shorter properties",
+        )
+
+
 def cleaned(number: int, item: BatchItem) -> BatchItem:
     """A message of a batch with properties that end where the next reader expects it (case C124)."""
     props = item.properties

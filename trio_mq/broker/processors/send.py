@@ -22,6 +22,7 @@ from trio_mq.broker.promises import (
     OWN,
     TERMINATOR,
     TRANSACTION,
+    check_size,
     cleaned,
     is_half,
     is_special,
@@ -120,11 +121,7 @@ class Sender:
     # -- the queue -------------------------------------------------------------------------------------------
 
     def queue_for(self, request: SendRequest) -> BaseQueue:
-        """The queue that a request means, after all that is checked before a message is taken."""
-        return self._queue(request)
-
-    def _queue(self, request: SendRequest) -> BaseQueue:
-        """The queue that a request means; checked once and then remembered."""
+        """The queue that a request means, after all checks before a message is taken; these are remembered."""
         if self._checked_version is not self._topics.version:
             self._checked.clear()
             self._checked_version = self._topics.version
@@ -190,7 +187,7 @@ class Sender:
         self, request: SendRequest, body: bytes, born_host: bytes, now_ms: int, token: object
     ) -> Sent:
         """Stage one message. `token` names it in :attr:`Store.failed`, should it not be written."""
-        queue = self._queue(request)
+        queue = self.queue_for(request)
         size = len(body)
         if not 0 < size <= self._max_body:
             raise self._bad_body(size, "message body")
@@ -233,7 +230,7 @@ class Sender:
             props += b"\x02"
         props += self._own_properties
         if len(props) > MAX_PROPERTIES_BYTES:
-            _check_size(props)
+            check_size(props)
         return props
 
     def _bad_body(self, size: int, what: str) -> RequestRefused:
@@ -286,11 +283,9 @@ class Sender:
             )
         else:
             to = self._redirects.apply(topic, queue_id, props, sys_flag, now_ms)
-        stored_props = to.properties
-        further: tuple[BaseQueue, ...] = ()
-        if self._store.multi is not None:
-            stored_props, further = self._store.multi.assign(to.topic, stored_props)
-        _check_size(stored_props)
+        multi, text = self._store.multi, to.properties
+        stored_props, further = (text, ()) if multi is None else multi.assign(to.topic, text)
+        check_size(stored_props)
         stored_in = queue if to.topic == topic else self._store.queues.obtain(to.topic, to.queue_id)
         queue_offset = stored_in.next_offset
         log_offset = self._store.append(
@@ -347,7 +342,7 @@ class Sender:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"a batch cannot be sent to the retry topic {topic}; send its messages one by one",
             )
-        queue = self._queue(request)
+        queue = self.queue_for(request)
         if not 0 < len(body) <= self._max_body:
             raise self._bad_body(len(body), "batch")
         props = request.properties.encode() if request.properties else b""
@@ -447,15 +442,6 @@ class Sender:
         )
         return Sent(
             log_offset, queue.queue_id, queue_offset, unique_id, wait, (log_offset,), unique_id
-        )
-
-
-def _check_size(props: bytes) -> None:
-    if len(props) > MAX_PROPERTIES_BYTES:
-        raise RequestRefused(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"the message properties have {len(props)} bytes with those of the broker, "
-            f"{MAX_PROPERTIES_BYTES} are allowed; use fewer or shorter properties",
         )
 
 
