@@ -314,3 +314,33 @@ def test_c125_an_sql_text_as_a_tag_is_warned_about_once(members, caplog):
     (told,) = warnings(caplog)
     assert "Tag=test AND creator=xx" in told
     assert "SQL92" in told
+
+
+def test_a_producer_is_found_by_its_client_id_while_it_is_connected():
+    """Who replies to a request names the client only, not its group."""
+    members = Members()
+    old, new, other = FakePeer(1), FakePeer(2), FakePeer(3)
+    beat(members, old, "p1", producers=("P", "Q"))
+    beat(members, other, "p2", producers=("P",))
+    assert members.producer("p1").peer is old
+    beat(members, new, "p1", producers=("P",))
+    assert members.producer("p1").peer is new  # it has reconnected
+    new.close()
+    assert members.producer("p1").peer is old
+    members.remove_peer(new)
+    members.unregister(old, producer_group="P")
+    assert members.producer("p1").peer is old  # still in another group
+    members.unregister(old, producer_group="Q")
+    assert members.producer("p1") is None
+    members.expire(1000.0)
+    assert members.producer("p2") is None
+    assert members.producer("nobody") is None
+
+
+def test_a_connection_that_changes_its_client_id_has_only_the_new_one():
+    members = Members()
+    peer = FakePeer(1)
+    beat(members, peer, "p1", producers=("P",))
+    beat(members, peer, "p2", producers=("P",))
+    assert members.producer("p1") is None
+    assert members.producer("p2").peer is peer

@@ -220,6 +220,7 @@ def test_an_override_is_a_key_and_a_value(text: str) -> None:
         ("aclEnable=true", "asks for access control"),
         ("authenticationEnabled = TRUE", "asks for access control"),
         ("enableDLegerCommitLog=true", "asks for a replicated log"),
+        ("lockInStrictMode=true", "asks for queue locks that a quorum of replicas agrees on"),
         ("storeType=defaultRocksDB", "asks for consume queues in RocksDB"),
         ("readOnlyCommitLogStorePaths=/a", "asks for a commit log in several directories"),
         ("storePathCommitLog=/a,/b", "several directories"),
