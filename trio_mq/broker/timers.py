@@ -7,9 +7,8 @@ something to do, and one that saves. What is in memory is a byte for each slot o
 slots that fire now, bounded; however many wait. Explained in ``docs/explanation/timers.md``. Source: Apache
 TimerMessageStore.
 
-Failure policy: a message that cannot be delivered is told in the log and passed; a disk that is full or data that
-cannot be read is waited for; files that cannot be synced end the broker, as the store's do, and the next start goes on
-from the last checkpoint.
+Failure policy: a message that cannot be delivered is told in the log and passed; a disk that is full or cannot be read
+is waited for; files that cannot be synced end the broker, and the next start goes on from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class Timers:
         self._firing: dict[int, Firing] = {}
         self._arrived = trio.Event()
         self._failing = False
-        #: Messages that came to wait, and that left, by time.
+        #: Messages that came to wait, and that left.
         self.taken, self.fired = Rate(), Rate()
         #: Whether what a crash or Apache left was put right; nothing else is called before.
         self.started = False
@@ -102,8 +101,11 @@ class Timers:
 
     @property
     def behind_ms(self) -> int:
-        """How far delivery is behind the clock."""
-        return max(0, self._clock.now_ms() - self.state.read_ms)
+        """How far delivery is behind the clock. May raise ColdData."""
+        now_ms = self._clock.now_ms()
+        slot = None if self._firing else self._next_slot()
+        first_ms = min(self._firing, default=now_ms if slot is None else slot.time_ms)
+        return max(0, now_ms - first_ms)
 
     @property
     def untaken(self) -> int:
@@ -242,7 +244,8 @@ class Timers:
                 busy = await self._fire(firing) or busy
             await self._move_on()
             # The wheel may not go round while old slots are in it.
-            caught_up = self.behind_ms < self.state.wheel.span_ms // 4
+            behind_ms = self._clock.now_ms() - self.state.read_ms
+            caught_up = behind_ms < self.state.wheel.span_ms // 4
         if caught_up and not self._settings.timer_stop_enqueue:
             busy = await self._take() or busy
         return busy
