@@ -131,10 +131,12 @@ def test_c119_a_broker_that_was_away_for_a_while(java: Java, workshop: Workshop)
             "brokerId": "0",
         }  # fmt: skip
         assert nameserver.call(UNREGISTER_BROKER, ext).code == 0
-    wait_for(
-        lambda: {q.broker for q in consumer.assigned(topic)} == {"b1"}, "b2 is out of sight",
-        timeout_s=30,
-    )  # fmt: skip
+
+    def out_of_sight() -> bool:
+        consumer.rebalance()
+        return {q.broker for q in consumer.assigned(topic)} == {"b1"}
+
+    wait_for(out_of_sight, "b2 is out of sight", timeout_s=9)
     with RawClient(away.address) as client:
         hand = Sender(client, topic)
         assert all(hand.send(f"away-{n}".encode(), n % 2).code == 0 for n in range(20))
