@@ -106,6 +106,35 @@ class Redirects:
         now_ms: int,
     ) -> Redirected:
         """To the timer's queue; a time that is over makes an ordinary message."""
+        out_ms = self._out_ms(at_ms, now_ms)
+        if not out_ms:
+            if properties.TIMER_DEL_UNIQKEY in found:
+                raise _illegal("a recall came after the time of its message, which is delivered")
+            return Redirected(topic, queue_id, props, sys_flag)
+        found[properties.TIMER_OUT_MS] = str(out_ms)
+        self._remember(found, topic, queue_id)
+        return Redirected(TIMER_TOPIC, 0, properties.encode(found), sys_flag, timer_out_ms=out_ms)
+
+    def waiting(
+        self, topic: str, queue_id: int, props: bytes, at_ms: int, now_ms: int
+    ) -> Redirected:
+        """As :meth:`apply`, for a record of the broker's own that is due at `at_ms` and has no place of a message.
+
+        `props` ends with a terminator. Made for check points of pops, of which there are many.
+        """
+        out_ms = self._out_ms(at_ms, now_ms)
+        if not out_ms:
+            return Redirected(topic, queue_id, props, 0)
+        props = b"%bTIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (
+            props,
+            out_ms,
+            topic.encode(),
+            queue_id,
+        )
+        return Redirected(TIMER_TOPIC, 0, props, 0, timer_out_ms=out_ms)
+
+    def _out_ms(self, at_ms: int, now_ms: int) -> int:
+        """When the timer lets go what is due at `at_ms`: a step of its wheel; 0 for a time that is over."""
         settings = self._settings
         if not settings.timer_wheel_enable:
             raise RequestRefused(
@@ -113,9 +142,7 @@ class Redirects:
                 "timers are off in this broker; set timerWheelEnable=true, or use a delay level",
             )
         if at_ms <= now_ms:
-            if properties.TIMER_DEL_UNIQKEY in found:
-                raise _illegal("a recall came after the time of its message, which is delivered")
-            return Redirected(topic, queue_id, props, sys_flag)
+            return 0
         if at_ms - now_ms > settings.timer_max_delay_sec * 1000:
             raise _illegal(
                 f"the message is to wait {(at_ms - now_ms) // 1000} s, "
@@ -129,9 +156,7 @@ class Redirects:
                 ResponseCode.SYSTEM_ERROR,
                 "too many messages wait for the same time (timerCongestNumEachSlot); choose another time",
             )
-        found[properties.TIMER_OUT_MS] = str(at_ms)
-        self._remember(found, topic, queue_id)
-        return Redirected(TIMER_TOPIC, 0, properties.encode(found), sys_flag, timer_out_ms=at_ms)
+        return at_ms
 
     def half(self, topic: str, queue_id: int, props: bytes, sys_flag: int) -> Redirected:
         """The first part of a transaction: nobody sees it before its producer decides.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -197,7 +198,9 @@ def ack_properties(ack: Ack, due_ms: int) -> bytes:
     ).encode()
 
 
+@lru_cache(maxsize=10_000)
 def _text(value: str) -> str:
+    """A name as JSON: there are few of them, and each stands in thousands of records."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -22,6 +22,7 @@ import attrs
 from trio_mq.broker.names import SYSTEM_PREFIX
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.pop.checkpoints import (
+    ACK_INTERVAL_MS,
     Ack,
     Checkpoint,
     ack_properties,
@@ -188,17 +189,25 @@ class PopLedger:
     ) -> int:
         now_ms, log_end = self._clock.now_ms(), self._store.log.end
         letters = [
-            self._letter(ck.encode(), checkpoint_properties(ck, log_end), queue_id, now_ms)
+            self._letter(
+                ck.encode(),
+                checkpoint_properties(ck, log_end),
+                queue_id,
+                ck.due_ms - ACK_INTERVAL_MS,
+                now_ms,
+            )
             for ck, queue_id in checkpoints
         ]
         letters += [
-            self._letter(ack.encode(), ack_properties(ack, due_ms), queue_id, now_ms)
+            self._letter(ack.encode(), ack_properties(ack, due_ms), queue_id, due_ms, now_ms)
             for ack, queue_id, due_ms in acks
         ]
         return self._putter.put_all(letters)[-1].end
 
-    def _letter(self, body: bytes, properties: bytes, queue_id: int, now_ms: int) -> Letter:
-        to = self._redirects.apply(self.topic, queue_id, properties, 0, now_ms)
+    def _letter(
+        self, body: bytes, properties: bytes, queue_id: int, at_ms: int, now_ms: int
+    ) -> Letter:
+        to = self._redirects.waiting(self.topic, queue_id, properties, at_ms, now_ms)
         return Letter(to.topic, to.queue_id, body, to.properties, now_ms, self._host)
 
     # -- how much is out -------------------------------------------------------------------------------------
