@@ -27,13 +27,14 @@ from tests.broker.support import (
     serving,
     texts,
 )
+from trio_mq.broker import delays as delays_module
 from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.broker.delays import Delays
 from trio_mq.broker.put import Letter, Putter
 from trio_mq.broker.redirects import Redirects
 from trio_mq.broker.retries import returned_letter
-from trio_mq.config import FlushDiskType
-from trio_mq.errors import StoreFull
+from trio_mq.config import FlushDiskType, load
+from trio_mq.errors import ConfigError, StoreFull
 from trio_mq.protocol import jsondialect
 from trio_mq.protocol.bodies import SubscriptionGroupConfig
 from trio_mq.protocol.codes import RequestCode
@@ -257,6 +258,19 @@ async def test_progress_is_saved_now_and_then_and_told(autojump_clock, bench):
     assert set(answer["dataVersion"]) == {"counter", "stateVersion", "timestamp"}
 
 
+async def test_many_deliveries_are_saved_before_their_time(autojump_clock, monkeypatch):
+    """A crash repeats that many, not all of ten seconds."""
+    monkeypatch.setattr(delays_module, "HURRY_AFTER", 200)
+    async with serving(store=attrs.evolve(STORE, mapped_file_size_commit_log=1 << 20)) as bench:
+        bench.create()
+        delayed(bench, *(b"%d" % number for number in range(1000)))
+        await until(bench, 1000)
+        await trio.sleep(1)
+        delayed(bench, b"more")
+        await trio.sleep(1.6)
+        assert saved(bench.disk)[1] >= 800
+
+
 @pytest.mark.parametrize("sync", [False, True])
 async def test_c049_a_stop_in_the_middle_repeats_nothing_and_loses_nothing(autojump_clock, sync):
     store = attrs.evolve(
@@ -448,6 +462,12 @@ async def test_c142_a_changed_table_keeps_the_due_times(autojump_clock, caplog, 
     gone = len(table.split()) < 3
     assert ("no level 3 any more" in caplog.text) is gone
     assert saved(disk)[3] == 1
+
+
+@pytest.mark.parametrize("table", ["", "1s 5x", "1s -5s", "s"])
+def test_c142_a_bad_table_stops_the_start(table):
+    with pytest.raises(ConfigError, match="messageDelayLevel"):
+        load(overrides=[f"messageDelayLevel={table}"])
 
 
 async def test_a_clock_that_is_set_forward_brings_them_soon(autojump_clock, bench):

@@ -89,7 +89,7 @@ class Broker:
         self.timers = self._make_timers(settings, clock)
         self.delays = Delays(store, self.putter, tables.delays.table, levels_ms, clock)
         delays_s = settings.store.flush_delay_offset_interval_ms / 1000
-        self.saver.every(tables.delays, delays_s, before=self.delays.settle)
+        self.delays.hurry = self.saver.every(tables.delays, delays_s, before=self.delays.settle)
         self.requests = RequestTable("broker")
         self.clients = Clients(
             topics, groups, self.members, self.locks, mine, self.calls, self.filters, self.saver

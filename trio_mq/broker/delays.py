@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -51,6 +51,8 @@ CLOCK_CHECK_S: Final = 5.0
 SET_BACK_LEAST_MS: Final = 200
 #: Until a level is tried again after a failure: a disk that is full, or data that cannot be read.
 FAILURE_PAUSE_MS: Final = 1000
+#: Messages delivered until progress is saved at once: a crash repeats no more than about that many.
+HURRY_AFTER: Final = 5000
 #: Deliveries that are noted one by one until they are durable; beyond, several share a note.
 UNSETTLED_MOST: Final = 1000
 
@@ -115,8 +117,11 @@ class Delays:
         self._changed = False
         #: Deliveries that may not be durable yet: end of the last record, level, offset behind.
         self._unsettled: deque[tuple[int, int, int]] = deque()
-        #: Messages delivered since the start.
+        #: Messages delivered since the start, and how many of them when progress was last to be saved.
         self.delivered = 0
+        self._hurried = 0
+        #: Has progress saved at once; the broker sets it.
+        self.hurry: Callable[[], None] | None = None
 
     def progress(self) -> dict[str, str]:
         """For the runtime information: `offset,max offset` of each level by ``scheduleMessageOffset_<level>``."""
@@ -156,6 +161,9 @@ class Delays:
         while self._unsettled and self._unsettled[0][0] <= durable:
             _, level, offset = self._unsettled.popleft()
             self._offsets.update(level, offset)
+            if self.delivered - self._hurried >= HURRY_AFTER and self.hurry is not None:
+                self._hurried = self.delivered
+                self.hurry()
 
     # -- the beginning ---------------------------------------------------------------------------------------
 

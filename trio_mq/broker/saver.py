@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import attrs
 import trio
 
 from trio_mq.broker.tables import BrokerTables, LoadedStateFile
@@ -25,12 +26,26 @@ RETRY_S: Final = 5.0
 Done = Callable[[StoreError | None], None]
 
 
+@attrs.define(eq=False)
+class _Periodic:
+    """A file that is saved now and then; `before` brings its table up to date."""
+
+    file: LoadedStateFile[Any]
+    interval_s: float
+    before: Callable[[], None] | None
+    wanted: trio.Event = attrs.field(factory=trio.Event)
+
+    def hurry(self) -> None:
+        """Save at once."""
+        self.wanted.set()
+
+
 class Saver:
     """Saves tables in the background; `offsets_interval_s` is the period for consumer offsets."""
 
     def __init__(self, tables: BrokerTables, offsets_interval_s: float) -> None:
         self._tables = tables
-        self._periodic: list[tuple[LoadedStateFile[Any], float, Callable[[], None] | None]] = []
+        self._periodic: list[_Periodic] = []
         self.every(tables.offsets, offsets_interval_s)
         self._waiting: list[Done] = []
         self._wanted = trio.Event()
@@ -52,16 +67,21 @@ class Saver:
         file: LoadedStateFile[Any],
         interval_s: float,
         before: Callable[[], None] | None = None,
-    ) -> None:
-        """Save a file now and then, if it has changed; `before` brings its table up to date. Called before a run."""
-        self._periodic.append((file, interval_s, before))
+    ) -> Callable[[], None]:
+        """Save a file now and then, if it has changed; `before` brings its table up to date. Called before a run.
+
+        What is returned, when called, has the file saved at once rather than at the end of the interval.
+        """
+        periodic = _Periodic(file, interval_s, before)
+        self._periodic.append(periodic)
+        return periodic.hurry
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Save until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_definitions)
-            for file, interval_s, before in self._periodic:
-                nursery.start_soon(self._save_periodically, file, interval_s, before)
+            for periodic in self._periodic:
+                nursery.start_soon(self._save_periodically, periodic)
             task_status.started()
 
     async def close(self) -> None:
@@ -91,14 +111,14 @@ class Saver:
             self.busy = bool(self._waiting)
             _tell(waiting, error)
 
-    async def _save_periodically(
-        self, file: LoadedStateFile[Any], interval_s: float, before: Callable[[], None] | None
-    ) -> None:
+    async def _save_periodically(self, periodic: _Periodic) -> None:
         while True:
-            await trio.sleep(interval_s)
-            if before is not None:
-                before()
-            await self._save(file)
+            with trio.move_on_after(periodic.interval_s):
+                await periodic.wanted.wait()
+            periodic.wanted = trio.Event()
+            if periodic.before is not None:
+                periodic.before()
+            await self._save(periodic.file)
 
     async def _save_all(self, *files: LoadedStateFile[Any]) -> StoreError | None:
         """Try all of them; the first failure."""
