@@ -53,10 +53,10 @@ class QueueOfGroup(NamedTuple):
 
 @attrs.define
 class Order:
-    """One batch that was handed out, as ``consumerOrderInfo.json`` has it. Times are in ms since the epoch.
+    """One batch that was handed out, with the names of ``consumerOrderInfo.json``. Times are in ms since the epoch.
 
-    `offsets` is the first queue offset, then the distances of the others from it; `acked` has a bit for each that
-    was acknowledged. `counts` tells how often a message was handed out before, for those above 0.
+    `offsets` are queue offsets (in the file the first, and the distances of the others from it), `acked` has a bit for
+    each that was acknowledged. `counts` tells how often a message was handed out before, for those above 0.
     """
 
     pop_time: int = 0
@@ -68,36 +68,33 @@ class Order:
     acked: int = wire("cm", default=0)
     attempt_id: str | None = wire("a", default=None)
 
-    @property
-    def queue_offsets(self) -> list[int]:
-        """Queue offsets of all messages of the batch."""
-        offsets = self.offsets
-        return [offsets[0], *(offsets[0] + distance for distance in offsets[1:])] if offsets else []
-
-    def first_unacked(self) -> int | None:
-        """Offset of the first message that was not acknowledged."""
-        return next(iter(self._unacked()), None)
+    def next_offset(self) -> int:
+        """Offset of the first message that was not acknowledged, else the one behind the last."""
+        acked, offsets = self.acked, self.offsets
+        number = (~acked & (acked + 1)).bit_length() - 1  # of the lowest bit that is not set
+        return offsets[number] if number < len(offsets) else offsets[-1] + 1
 
     def free_at_ms(self, now_ms: int, invisible_ms: int = 0) -> int:
         """When all messages are acknowledged or visible, as it looks now; `now_ms` if that is so already.
 
         `invisible_ms` is taken for a batch whose own time is not known.
         """
+        offsets, acked, changed = self.offsets, self.acked, self.next_visible
+        everything = (1 << len(offsets)) - 1
+        if acked & everything == everything:
+            return now_ms
         visible_ms = self.pop_time + (self.invisible_time or invisible_ms)
-        changed = self.next_visible or {}
-        return max([now_ms, *(changed.get(offset, visible_ms) for offset in self._unacked())])
+        if not changed:
+            return max(now_ms, visible_ms)
+        unacked = [offset for number, offset in enumerate(offsets) if not acked >> number & 1]
+        return max([now_ms, *(changed.get(offset, visible_ms) for offset in unacked)])
 
     def ack(self, offset: int) -> bool:
         """Note an acknowledgement; whether the batch has such a message."""
-        for number, known in enumerate(self.queue_offsets):
-            if known == offset:
-                self.acked |= 1 << number
-                return True
-        return False
-
-    def _unacked(self) -> list[int]:
-        acked, numbered = self.acked, enumerate(self.queue_offsets)
-        return [offset for number, offset in numbered if not acked >> number & 1]
+        if offset not in self.offsets:
+            return False
+        self.acked |= 1 << self.offsets.index(offset)
+        return True
 
 
 class PopOrders:
@@ -156,11 +153,10 @@ class PopOrders:
         """
         assert offsets, "a pop without messages hands nothing out"
         now_ms = self._clock.now_ms()
-        first, *others = offsets
         order = Order(
             pop_time_ms,
             invisible_ms,
-            (first, *(offset - first for offset in others)),
+            tuple(offsets),
             last_consume_timestamp=now_ms,
             attempt_id=attempt_id,
         )
@@ -193,8 +189,7 @@ class PopOrders:
         if not order.ack(offset):
             return ILLEGAL
         self._changed(QueueOfGroup(topic, group, queue_id), order, now_ms)
-        left = order.first_unacked()
-        return order.queue_offsets[-1] + 1 if left is None else left
+        return order.next_offset()
 
     def change_visible(
         self,
@@ -251,6 +246,8 @@ class PopOrders:
             self._release_at(key, order.free_at_ms(now_ms))
 
     def _release_at(self, key: QueueOfGroup, free_ms: int) -> None:
+        if self._releases.get(key) == free_ms:
+            return  # most acknowledgements leave the rest of their batch as it is
         self._releases[key] = free_ms
         if len(self._heap) > 2 * len(self._releases) + SPARE_RELEASES:
             self._heap = [entry for entry in self._heap if self._releases.get(entry[2]) == entry[0]]
@@ -336,7 +333,7 @@ def _counts_after(before: Order, order: Order, offsets: Sequence[int]) -> dict[i
         return dict(
             counts
         )  # the same attempt again, whose answer may have got lost: it does not count
-    seen = set(before.queue_offsets)
+    seen = set(before.offsets)
     return {offset: counts.get(offset, 0) + 1 for offset in offsets if offset in seen}
 
 
@@ -350,10 +347,15 @@ def _queue_id(key: str, number: str) -> int:
 def _checked(key: str, value: Any) -> Order:
     order = bodies.structure(Order, json_object(value, key))
     order.acked &= _MASK
+    if order.offsets:
+        first, *distances = order.offsets
+        order.offsets = (first, *(first + distance for distance in distances))
     return order
 
 
 def _unstructure(order: Order) -> Any:
     """As Java writes it, whose bits are a signed number."""
     signed = order.acked - (1 << 64) if order.acked & _SIGN else order.acked
-    return bodies.unstructure(attrs.evolve(order, acked=signed))
+    first, others = order.offsets[:1], order.offsets[1:]
+    offsets = (*first, *(offset - first[0] for offset in others))
+    return bodies.unstructure(attrs.evolve(order, acked=signed, offsets=offsets))
