@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import struct
+import tarfile
 from collections import Counter
+from pathlib import Path
 
 import attrs
 import pytest
@@ -11,8 +14,10 @@ import trio
 
 from tests.broker.timer_support import SETTINGS, T0, timers_on
 from trio_mq.broker.timerstate import out_time_ms
+from trio_mq.config import StoreSettings
 from trio_mq.errors import ForeignFormat
 from trio_mq.protocol.record import decode
+from trio_mq.store.timerwheel import WINDOW_SLOTS
 from trio_mq.testing.clock import TrioClock
 from trio_mq.testing.disk import MemoryDisk
 
@@ -224,4 +229,60 @@ async def test_sends_and_crashes_in_any_order(autojump_clock, disk, clock):
         out = rig.out()
         assert {one.body for one in out} == sent.keys() - recalled
         assert all(one.ms >= sent[one.body] for one in out)
+        assert rig.state.waiting == 0
+
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+CHUNK = 4096
+
+
+def golden_disk(name: str) -> MemoryDisk:
+    """A store that Apache's broker left behind, with holes where its files have zeros."""
+    disk = MemoryDisk()
+    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+        for member in archive:
+            path = f"/store/{member.name.partition('/')[2]}"
+            data = archive.extractfile(member)
+            if data is None:
+                disk.make_dirs(path)
+                continue
+            file = disk.open(path, create=True)
+            file.truncate(member.size)
+            for at in range(0, member.size, CHUNK):
+                if any(chunk := data.read(CHUNK)):
+                    file.write(chunk, at)
+    return disk
+
+
+@pytest.mark.parametrize("name", ["clean", "crash"])
+async def test_what_waits_in_a_store_of_apache_comes(autojump_clock, name):
+    """Two of four messages were due when the store was put away, the others an hour after they were sent."""
+    disk = golden_disk(name)
+    read_ms, _, taken, _ = struct.unpack(">4q", disk.files()["/store/config/timercheck"][:32])
+    clock = TrioClock(read_ms + 2000)
+    golden = attrs.evolve(
+        SETTINGS,
+        mapped_file_size_commit_log=65_536,
+        mapped_file_size_consume_queue=1_200,
+        mapped_file_size_timer_log=StoreSettings().mapped_file_size_timer_log,
+        max_hash_slot_num=500,
+    )
+    async with timers_on(
+        disk, clock, golden, window=WINDOW_SLOTS, batch_topics=("GoldBCQ",)
+    ) as rig:
+        assert (rig.state.waiting, taken) == (2, 4)
+        slot = rig.state.wheel.next(clock.now_ms())
+        queue = rig.store.queue("rmq_sys_wheel_timer", 0)
+        wanted = [
+            decode(rig.store.reader.messages(queue, offset, 1, None).data) for offset in range(4)
+        ]
+        topic = wanted[0].property_map["REAL_TOPIC"]
+        before = sum(len(rig.out(topic, number)) for number in range(8))
+        await trio.sleep((slot.time_ms - clock.now_ms()) / 1000 - 1)
+        assert sum(len(rig.out(topic, number)) for number in range(8)) == before
+        await trio.sleep(3)
+        came = [one.record for number in range(8) for one in rig.out(topic, number)]
+        late = [one for one in came if one.store_timestamp_ms > read_ms]
+        assert {one.body for one in late} == {one.body for one in wanted[2:]}
+        assert all(one.store_timestamp_ms > slot.time_ms for one in late)
         assert rig.state.waiting == 0

@@ -108,17 +108,16 @@ async def timers_on(
     settings: StoreSettings = SETTINGS,
     *,
     window: int = WINDOW,
-    run: bool = True,
+    batch_topics: tuple[str, ...] = (),
 ) -> AsyncIterator[Rig]:
     """A store with running timers; leaving the block is a clean stop, unless an error leaves it."""
-    parts = open_parts(disk, settings, clock, lambda _: False)
+    parts = open_parts(disk, settings, clock, lambda topic: topic in batch_topics)
     await recover(parts, Choices.of(settings))
     store = Store(parts, clock, HOST)
     await store.start()
     rig = Rig(store, clock, settings, window)
     async with stage() as nursery:
-        if run:
-            await nursery.start(rig.timers.run)
+        await nursery.start(rig.timers.run)
         yield rig
     await rig.timers.close()
     await store.close()

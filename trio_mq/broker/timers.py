@@ -58,7 +58,7 @@ CLOCK_CHECK_S: Final = 15.0
 MOST_FIRING: Final = 8
 #: Messages taken from the timer's queue, and put into their topics, in one go.
 TAKE_LOT: Final = 128
-FIRE_LOT: Final = 256
+FIRE_LOT: Final = 512
 FIRE_LOT_BYTES: Final = 2 * 1024 * 1024
 #: Until something is tried again that the disk refused.
 FAILURE_PAUSE_S: Final = 0.5
