@@ -75,7 +75,8 @@ def test_b077_tries_end_among_the_dead_letters(
     clients = java if language == "java" else go
     consumer = failing(clients, cluster, topic, ALWAYS, group, delayLevel=1, maxReconsumeTimes=2)
     java.producer(cluster.ns).send_ok(texts(topic, 5))
-    consumer.wait_for(lambda tries: len(tries) >= 15, "3 tries of each", 30)
+    # Clients find the queue of a new retry topic with their second or third sharing out, 20 s apart at worst.
+    consumer.wait_for(lambda tries: len(tries) >= 15, "3 tries of each", 75)
     with RawClient(cluster.brokers[0].address) as client:
         dead = stored(client, f"%DLQ%{group}", 5, 1)
     tries = consumer.tries()
@@ -233,3 +234,39 @@ def test_b044_a_broadcast_failure_is_dropped(java: Java, cluster: Cluster, order
             assert client.call(31, {"topic": f"%RETRY%{group}", "queueId": "0"}).code in (0, 17)
             reply = client.call(30, {"topic": f"%RETRY%{group}", "queueId": "0"})
             assert reply.code == 17 or reply.ext["offset"] == "0", "nothing was sent back"
+
+
+def test_c106_stopping_while_a_message_fails_makes_no_copies_of_copies(
+    java: Java, cluster: Cluster
+) -> None:
+    """Each life of the consumer works for a moment, then fails; it is stopped before that."""
+    topic, group = cluster.topic(queues=1), cluster.group()
+    java.producer(cluster.ns).send_ok(texts(topic, 1))
+    tries = 0
+    for _ in range(4):
+        consumer = failing(java, cluster, topic, ALWAYS, group, workMs=600, delayLevel=1)
+        consumer.wait_for(lambda found: len(found) >= 1, "a try", 30)
+        consumer.stop()
+        tries += len(consumer.tries())
+    sleep(2)
+    with RawClient(cluster.brokers[0].address) as client:
+        reply = client.call(30, {"topic": f"%RETRY%{group}", "queueId": "0"})
+        copies = int(reply.ext["offset"])
+    assert copies <= tries, "a copy for each try at most"
+
+
+def test_c107_a_consumer_that_waits_for_its_handlers_repeats_nothing(
+    java: Java, cluster: Cluster
+) -> None:
+    """Twenty handlers are at work when it closes; what they commit then is where the next one begins."""
+    topic, group = cluster.topic(), cluster.group()
+    consumer = failing(java, cluster, topic, 0, group, workMs=1000, awaitMs=5000)
+    messages = texts(topic, 20)
+    java.producer(cluster.ns).send_ok(messages)
+    consumer.wait_for(lambda tries: len(tries) >= 20, "all are at work", 30)
+    consumer.stop()
+    again = failing(java, cluster, topic, 0, group)
+    java.producer(cluster.ns).send_ok(texts(topic, 1, "after"))
+    again.wait_for(lambda tries: len(tries) >= 1, "the next message", 30)
+    sleep(QUIET_S)
+    assert [t.body for t in again.tries()] == ["after-0"]

@@ -34,6 +34,7 @@ final class Failing {
             consumer.setMaxReconsumeTimes(a.getIntValue("maxReconsumeTimes"));
         }
         consumer.setSuspendCurrentQueueTimeMillis(a.getLongValue("suspendMs", 200));
+        consumer.setAwaitTerminationMillisWhenShutdown(a.getLongValue("awaitMs"));
         // The broker assigns queues then, and says whether they are pulled or popped.
         consumer.setClientRebalance(!a.getBooleanValue("assigned"));
         consumer.subscribe(a.getString("topic"), Values.selector(a.getString("expression")));
@@ -56,7 +57,7 @@ final class Failing {
             return null;
         });
         ops.put("failing.stop", a -> {
-            Failing f = ALL.remove(a.getString("name"));
+            Failing f = ALL.get(a.getString("name"));
             if (f != null) {
                 f.consumer.shutdown();
             }
