@@ -244,6 +244,7 @@ OTHER_NAMES = {
     "propertiesBase64", "bodyBase64", "bodyText", "bodyHex", "bodyDecompressed", "bodyProblem",
     # settings of Apache's broker and clients
     "enabledAppendPropCRC", "pollNameServerInterval", "commitLogRecoverMaxNum",
+    "enablePopBufferMerge", "popConsumerKVServiceEnable", "useSeparateRetryQueue",
 }  # fmt: skip
 
 
