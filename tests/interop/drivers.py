@@ -58,6 +58,7 @@ class Driver:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
             env={**os.environ, **(env or {})}, start_new_session=True, bufsize=0,
+            cwd=log.parent,  # clients leave files where they run: offsets of a broadcast, for one
         )  # fmt: skip
 
     def call(self, op: str, timeout_s: float = 60.0, **arguments: Any) -> Any:
