@@ -114,19 +114,13 @@ class Timers:
         return 0 if queue is None else max(0, queue.max_offset - self.state.queue_offset)
 
     def delivered_to_ms(self) -> int:
-        """Everything that was due until then is in its topic; what has to be taken was not due before it came.
-
-        May raise ColdData. Nothing was due before the store time of the first message that is not in the wheel yet.
-        """
-        slot = None if self._firing else self._next_slot()
-        to_ms = min(self._firing, default=self._clock.now_ms())
-        if slot is not None:
-            to_ms = min(to_ms, slot.time_ms)
+        """What was due until then is in its topic; nothing is due before it is stored. May raise ColdData."""
+        to_ms = self._clock.now_ms() - self.behind_ms
         queue, offset = self._store.queue(TIMER_TOPIC, 0), self.state.queue_offset
-        if queue is not None and offset < queue.max_offset:
-            log_offset = queue.next_record(offset, queue.max_offset)[1]
-            to_ms = min(to_ms, self._store.reader.store_time_ms(log_offset))
-        return to_ms
+        if queue is None or offset >= queue.max_offset:
+            return to_ms
+        log_offset = queue.next_record(offset, queue.max_offset)[1]
+        return min(to_ms, self._store.reader.store_time_ms(log_offset))
 
     def runtime(self) -> dict[str, str]:
         """For the runtime information, under the peers' names."""
