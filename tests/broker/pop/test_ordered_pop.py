@@ -62,6 +62,16 @@ async def test_c110_a_lost_answer_after_an_acknowledgement(autojump_clock, bench
     assert ordered(consumer, 2, attempt_id="x") == [(b"1", 0), (b"2", 0)]
 
 
+async def test_b098_a_batch_with_a_foreign_message_is_noted_all_the_same(autojump_clock, bench):
+    """B098: the answer is 13, and what was handed out is acknowledged."""
+    bench.put(b"0", b"1", b"2")
+    consumer = Consumer(bench)
+    first, second = consumer.pop(2, 10_000, order=True)
+    foreign = attrs.evolve(second, receipt=attrs.evolve(second.receipt, queue_offset=2))
+    assert consumer.batch_ack([first, foreign, second]).code == 13
+    assert ordered(consumer, 2) == [(b"2", 0)]
+
+
 async def test_b089_an_acknowledgement_wakes_who_waits(autojump_clock, bench):
     """B089."""
     bench.put(b"0", b"1")

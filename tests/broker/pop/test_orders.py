@@ -8,12 +8,13 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_mq.broker.pop.orders import FORGET_AFTER_MS, ILLEGAL, STALE, PopOrders
+from trio_mq.broker.pop.orders import FORGET_AFTER_MS, Committed, PopOrders
 from trio_mq.errors import BodyError
 from trio_mq.protocol import jsondialect
 from trio_mq.testing.clock import ManualClock, TrioClock
 
 INVISIBLE_MS = 3_000
+ILLEGAL = -1
 KEY = ("T", "G", 0)
 
 
@@ -36,8 +37,10 @@ class Queue:
     def blocked(self, attempt: str | None = None) -> bool:
         return self.orders.blocked(*KEY, attempt, INVISIBLE_MS, self.now_ms)
 
-    def ack(self, offset: int, pop_time_ms: int) -> int:
-        return self.orders.commit(*KEY, offset, pop_time_ms, self.now_ms)
+    def ack(self, offset: int, pop_time_ms: int) -> int | None:
+        """The offset to commit, -1 for a message that is not in the batch, None when nothing happens."""
+        done = self.orders.commit(*KEY, (offset,), pop_time_ms, self.now_ms)
+        return ILLEGAL if done.illegal is not None else done.next_offset
 
 
 def test_a_batch_blocks_its_queue_until_it_is_visible_again():
@@ -73,6 +76,22 @@ def test_the_offset_to_commit_has_no_gap_before_it():
     assert not queue.blocked()
 
 
+def test_several_are_acknowledged_at_once():
+    queue = Queue()
+    queue.pop(5, 7, 9, 11)
+    at_ms = queue.now_ms
+
+    def ack(*offsets: int) -> Committed:
+        return queue.orders.commit(*KEY, offsets, at_ms, at_ms)
+
+    assert ack(7, 9) == Committed(5)
+    assert ack(8, 12) == Committed(None, 8)
+    assert ack(5, 6, 13) == Committed(11, 6)
+    assert queue.blocked()
+    assert ack(11) == Committed(12)
+    assert not queue.blocked()
+
+
 def test_b098_old_and_foreign_receipts_change_nothing():
     """B098: the processor answers success to the first, 13 to the second."""
     queue = Queue()
@@ -80,7 +99,7 @@ def test_b098_old_and_foreign_receipts_change_nothing():
     first_ms = queue.now_ms
     queue.clock.advance(INVISIBLE_MS)
     queue.pop(5, 6)
-    assert queue.ack(5, first_ms) == STALE
+    assert queue.ack(5, first_ms) is None
     assert queue.ack(8, queue.now_ms) == ILLEGAL
     assert queue.blocked()
     assert queue.ack(5, queue.now_ms) == 6

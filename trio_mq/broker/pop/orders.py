@@ -31,8 +31,6 @@ from trio_mq.protocol.names import wire
 
 log = logging.getLogger("trio_mq.broker.pop")
 
-#: Answers of :meth:`PopOrders.commit` that are no offsets: no message of the batch; a batch of an earlier pop.
-ILLEGAL, STALE = -1, -2
 #: A batch without news for this long is forgotten (Apache: CLEAN_SPAN_FROM_LAST).
 FORGET_AFTER_MS: Final = 24 * 3600 * 1000
 #: Longest sleep until the next look at releases: after that a jump of the wall clock is noticed.
@@ -49,6 +47,14 @@ class QueueOfGroup(NamedTuple):
     topic: str
     group: str
     queue_id: int
+
+
+class Committed(NamedTuple):
+    """What became of acknowledgements: the offset to commit, None if nothing was noted; one that is no message of the
+    batch, if there is one."""
+
+    next_offset: int | None
+    illegal: int | None = None
 
 
 @attrs.define
@@ -172,24 +178,29 @@ class PopOrders:
         return ";".join([*told, f"0 {queue_id} {least}"])
 
     def commit(
-        self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int, now_ms: int
-    ) -> int:
-        """Note an acknowledgement; the offset that the group may commit, behind all that is done without a gap.
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        offsets: Sequence[int],
+        pop_time_ms: int,
+        now_ms: int,
+    ) -> Committed:
+        """Note acknowledgements (ascending, not empty): what the group may commit now, and what was not in the batch.
 
-        :data:`STALE` for a batch of an earlier pop: nothing happens. :data:`ILLEGAL` for a message that is not in
-        the batch. Nothing is known of a queue after a loss of the file: then the offset behind the message.
+        Nothing happens for a batch of an earlier pop. If nothing is known of the queue, say because the file got lost,
+        the group goes on behind these messages.
         """
         order = self._get(topic, group, queue_id)
         if order is None:
-            return offset + 1
-        if not order.offsets:
-            return ILLEGAL
-        if order.pop_time != pop_time_ms:
-            return STALE
-        if not order.ack(offset):
-            return ILLEGAL
+            return Committed(offsets[-1] + 1)
+        if order.offsets and order.pop_time != pop_time_ms:
+            return Committed(None)
+        illegal = [offset for offset in offsets if not order.ack(offset)]
+        if len(illegal) == len(offsets):
+            return Committed(None, illegal[0])
         self._changed(QueueOfGroup(topic, group, queue_id), order, now_ms)
-        return order.next_offset()
+        return Committed(order.next_offset(), illegal[0] if illegal else None)
 
     def change_visible(
         self,

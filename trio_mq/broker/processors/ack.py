@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.pop.checkpoints import Ack, Checkpoint
 from trio_mq.broker.pop.ledger import Acknowledged, PopLedger
-from trio_mq.broker.pop.orders import ILLEGAL, PopOrders
+from trio_mq.broker.pop.orders import PopOrders
 from trio_mq.broker.pop.polls import PopPolls
 from trio_mq.broker.pop.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, real_topic
 from trio_mq.broker.put import Putter
@@ -89,14 +89,16 @@ class Acks:
             )
         receipt = parse_receipt(request.extra_info)
         if receipt.is_ordered:
-            self._ack_in_order(
+            refusal = self._ack_in_order(
                 topic,
                 request.consumer_group,
                 queue_id,
-                offset,
+                (offset,),
                 receipt.pop_time_ms,
                 receipt.invisible_ms,
             )
+            if refusal is not None:
+                raise refusal
             return Reply()
         self._check_revive_queue(receipt.revive_queue_id)
         ack = _ack_of(receipt, topic, request.consumer_group, queue_id, offset)
@@ -110,20 +112,22 @@ class Acks:
             raise RequestRefused(
                 ResponseCode.NO_MESSAGE, "a batch acknowledgement without acknowledgements"
             )
-        found = []
+        found: list[Acknowledged] = []
+        refusals: list[RequestRefused | None] = []
         for entry in body.acks:
             topic = real_topic(entry.topic, entry.consumer_group, entry.retry)
             offsets = self._offsets_of(entry, topic)
             if entry.revive_queue_id == ORDER_REVIVE_QUEUE:
-                for offset in offsets:
+                refusals.append(
                     self._ack_in_order(
                         topic,
                         entry.consumer_group,
                         entry.queue_id,
-                        offset,
+                        offsets,
                         entry.pop_time,
                         entry.invisible_time,
                     )
+                )
             elif offsets:
                 self._check_revive_queue(entry.revive_queue_id)
                 ack = Ack(
@@ -137,7 +141,11 @@ class Acks:
                 )
                 due_ms = entry.pop_time + entry.invisible_time
                 found.append(Acknowledged(ack, entry.revive_queue_id, due_ms))
-        return self._acknowledge(call, found) if found else Reply()
+        reply = self._acknowledge(call, found) if found else Reply()
+        for refusal in refusals:
+            if refusal is not None and not isinstance(reply, Deferred):
+                raise refusal
+        return reply
 
     def _offsets_of(self, entry: BatchAck, topic: str) -> list[int]:
         queue = self._store.queue(topic, entry.queue_id)
@@ -161,28 +169,34 @@ class Acks:
         topic: str,
         group: str,
         queue_id: int,
-        offset: int,
+        offsets: Sequence[int],
         pop_time_ms: int,
         invisible_ms: int,
-    ) -> None:
-        """Note it in the queue's order; when that is free now, whoever waits for it may go on."""
+    ) -> RequestRefused | None:
+        """Note them in the queue's order; when that is free now, whoever waits for it may go on.
+
+        Returns what is to be answered if one was not handed out; the others are noted all the same.
+        """
         before = self._offsets.query(group, topic, queue_id)
-        if before is not None and offset < before:
-            return
+        if before is not None:
+            offsets = [offset for offset in offsets if offset >= before]
+        if not offsets:
+            return None
         now_ms = self._clock.now_ms()
-        next_offset = self._orders.commit(topic, group, queue_id, offset, pop_time_ms, now_ms)
-        if next_offset == ILLEGAL:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"offset {offset}: the last ordered pop of group {group} from queue {queue_id} of "
-                f"topic {topic} had no such message",
-            )
-        if next_offset < 0:
-            return
-        if self._offsets.pending_reset(group, topic, queue_id) is None:
-            self._offsets.commit(group, topic, queue_id, next_offset, client="an ordered ack")
-        if not self._orders.blocked(topic, group, queue_id, None, invisible_ms, now_ms):
-            self._polls.wake(topic, group, queue_id)
+        done = self._orders.commit(topic, group, queue_id, offsets, pop_time_ms, now_ms)
+        if done.next_offset is not None:
+            if self._offsets.pending_reset(group, topic, queue_id) is None:
+                client = "an ordered ack"
+                self._offsets.commit(group, topic, queue_id, done.next_offset, client=client)
+            if not self._orders.blocked(topic, group, queue_id, None, invisible_ms, now_ms):
+                self._polls.wake(topic, group, queue_id)
+        if done.illegal is None:
+            return None
+        return RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"offset {done.illegal}: the last ordered pop of group {group} from queue {queue_id} of "
+            f"topic {topic} had no such message",
+        )
 
     # -- changes of visibility -------------------------------------------------------------------------------
 
