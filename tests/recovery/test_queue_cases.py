@@ -6,7 +6,13 @@ import pytest
 from attrs import evolve
 
 from trio_mq.errors import StoreDamaged
-from trio_mq.protocol.layout import PRE_BLANK, QUEUE_ENTRY_SIZE, Checkpoint, pack_checkpoint
+from trio_mq.protocol.layout import (
+    PRE_BLANK,
+    QUEUE_ENTRY_SIZE,
+    Checkpoint,
+    pack_checkpoint,
+    pack_queue_entry,
+)
 from trio_mq.store.store import Store
 from trio_mq.testing.disk import MemoryDisk
 
@@ -499,6 +505,30 @@ async def test_delayed_messages_get_the_time_when_they_are_due(world: World):
         codes = [code - ms for (_, _, code), ms in zip(found, stored, strict=True)]
         assert codes[:3] == [1000, 7_200_000, 7_200_000]
         assert found[3][2] == ord("x")
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "kept"),
+    [(1000, True), (30_000, True), (7_200_000, True), (999, False), (-1000, False), (0, False)],
+)
+async def test_c142_a_waiting_message_keeps_the_time_of_other_settings(
+    world: World, delay_ms: int, kept: bool
+):
+    """A delay that is no level's is what a power cut left of an entry: it is mended."""
+    topic = "SCHEDULE_TOPIC_XXXX"
+    async with world.life(kill=True) as store:
+        more = {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "0"}
+        world.send(store, b"m", topic, 2, more=more)
+        store.commit()
+        store.dispatcher.write_tails()
+        ((log_offset, size, _),) = entries(store.queue(topic, 2))
+        (message,) = messages(store, topic, 2)
+    stored_ms = message.store_timestamp_ms
+    entry = pack_queue_entry(log_offset, size, stored_ms + delay_ms)
+    world.write(world.queue_file(topic, 2), entry)
+    async with world.life() as store:
+        ((_, _, due_ms),) = entries(store.queue(topic, 2))
+        assert due_ms == stored_ms + (delay_ms if kept else 10_000)
 
 
 async def test_prepared_and_rolled_back_records_get_no_entry(world: World):
