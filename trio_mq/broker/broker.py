@@ -201,6 +201,8 @@ class Broker:
             self.permission_changed()
 
     def _topic_changed(self, topic: str) -> None:
+        if self.timers is not None and self.topics.get(topic) is None:
+            self.timers.metrics.forget(topic)
         self.saver.soon()
         self.pops.topic_changed(topic)
         if self.topic_changed is not None:

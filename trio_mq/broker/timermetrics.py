@@ -7,7 +7,7 @@ depends on them. Format: ``docs/reference/state-files.md``; source: Apache Timer
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
@@ -62,10 +62,10 @@ class TimerMetrics:
         self._changes += 1
         self._revision += 1
 
-    def keep_only(self, topics: Container[str]) -> None:
-        """Forget topics that are no more (Apache: cleanMetrics)."""
-        for topic in [topic for topic in self._counts if topic not in topics]:
-            del self._counts[topic], self._changed_ms[topic]
+    def forget(self, topic: str) -> None:
+        """A topic was deleted (Apache: removeTimingCount)."""
+        if self._counts.pop(topic, None) is not None:
+            del self._changed_ms[topic]
             self._revision += 1
 
     # -- the file timermetrics
