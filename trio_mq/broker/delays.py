@@ -14,6 +14,7 @@ waited for.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -41,8 +42,11 @@ from trio_mq.store.store import Store
 
 log = logging.getLogger("trio_mq.broker.delays")
 
-#: Messages delivered in one go; between two goes other tasks run.
+#: Messages delivered in one write.
 LOT: Final = 128
+#: Time for one level until other tasks run. Senders may keep the loop busy, each with a receive full of messages per
+#: turn; in less than this delivery would fall behind them.
+TURN_S: Final = 0.02
 #: Most bytes of records in one go, and with them what is held in memory.
 LOT_BYTES: Final = 4 * 1024 * 1024
 #: Longest sleep: a wall clock that is set forward is noticed after this time.
@@ -299,7 +303,11 @@ class Delays:
         ]
         if due:
             for level in due:
-                await self._deliver(level, now_ms)
+                began_s = time.perf_counter()
+                while level.due_ms is not None and level.due_ms <= now_ms:
+                    await self._deliver(level, now_ms)
+                    if time.perf_counter() - began_s > TURN_S:
+                        break
                 await trio.lowlevel.checkpoint()
             return
         waiting = [level.due_ms for level in self._levels.values() if level.due_ms is not None]
