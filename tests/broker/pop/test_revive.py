@@ -10,6 +10,7 @@ import trio
 
 from tests.broker.pop.popping import Consumer, Taken, bodies_of
 from tests.broker.support import BROKER, GROUP, STORE, TOPIC, Bench, request, send, serving
+from trio_mq.broker.pop import revive
 from trio_mq.broker.pop.checkpoints import REVIVE_GROUP
 from trio_mq.broker.put import Letter
 from trio_mq.config import FlushDiskType
@@ -290,6 +291,27 @@ async def test_a_full_disk_is_waited_for(autojump_clock) -> None:
         full = False
         await trio.sleep(2)
         assert bodies_of(consumer.pop()) == [b"a"]
+
+
+async def test_more_open_check_points_than_memory_takes_come_back_all(
+    autojump_clock, monkeypatch
+) -> None:
+    monkeypatch.setattr(revive, "MOST_OPEN", 3)
+    async with serving(broker=attrs.evolve(BROKER, revive_queue_num=1)) as bench:
+        bench.create(queues=1)
+        expected = sorted(b"%d" % i for i in range(40))
+        bench.put(*expected)
+        consumer = Consumer(bench)
+        taken = [consumer.pop(1, 3000)[0] for _ in expected]
+        for one in taken[::4]:
+            consumer.ack(one)
+        await trio.sleep(60)
+        back: list[Taken] = []
+        while more := consumer.pop():
+            back += more
+        owed = [one.body for number, one in enumerate(taken) if number % 4]
+        assert set(owed) <= set(bodies_of(back)), "none is lost"
+        assert len(back) == len(set(bodies_of(back)))
 
 
 async def test_sixteen_retries_leave_nothing_in_memory(autojump_clock) -> None:
