@@ -153,6 +153,7 @@ class RemotingFace:
                     break
         finally:
             self._finish(peer)
+            self._table.settle()
             if not turn:
                 self._began_s = 0.0
         return number if number < len(frames) else None
@@ -386,6 +387,7 @@ class RemotingFace:
             return
         try:
             self._table.handle(peer, command, self._clock.now_ms())
+            self._table.settle()
         except ColdData as cold:
             again = partial(self.handle_again, peer, command)
             self._cold.put_aside(peer, command.opaque, cold, again, oneway=command.is_oneway)

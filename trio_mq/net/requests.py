@@ -134,6 +134,10 @@ def requests_in(peer: Peer, frames: Iterable[RawFrame]) -> Iterator[Command]:
             yield command
 
 
+def _nothing() -> None:
+    """Nobody has anything to settle."""
+
+
 class RequestTable:
     """Request code to header type and processor."""
 
@@ -141,6 +145,8 @@ class RequestTable:
         self.name = name
         #: Errors that are not answers: the owner of the table deals with them.
         self.passed_on: tuple[type[Exception], ...] = ()
+        #: Called when all requests of one receive were handled, by who writes several of them at once.
+        self.settle: Callable[[], None] = _nothing
         self._entries: dict[int, tuple[type[Any] | None, Processor]] = {}
 
     def add(

@@ -10,9 +10,10 @@ from tests.broker.pop.popping import MAX, Consumer, Taken, bit_set, bodies_of
 from tests.broker.support import BROKER, GROUP, STORE, TOPIC, FakePeer, request, send, serving
 from trio_mq.broker.pop.checkpoints import decode_ack, decode_checkpoint
 from trio_mq.config import FlushDiskType
-from trio_mq.protocol import properties
+from trio_mq.protocol import command, properties
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.headers.offset import ResetOffsetRequest
+from trio_mq.protocol.headers.pop import AckMessageRequest
 from trio_mq.protocol.record import StoredMessage
 
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -327,7 +328,9 @@ async def test_a_full_disk_hands_nothing_out_and_loses_nothing(autojump_clock) -
 
 
 async def test_with_sync_flush_the_answer_and_the_offset_wait_for_the_disk(autojump_clock) -> None:
-    async with serving(store=attrs.evolve(STORE, flush_disk_type=FlushDiskType.SYNC_FLUSH)) as bench:
+    async with serving(
+        store=attrs.evolve(STORE, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    ) as bench:
         bench.create(queues=1)
         reply = await bench.answer(send(body=b"a"))
         assert reply.code == ResponseCode.SUCCESS
@@ -343,3 +346,37 @@ async def test_with_sync_flush_the_answer_and_the_offset_wait_for_the_disk(autoj
             "the next pop starts behind it all the same"
         )
         assert bench.offsets.query(GROUP, TOPIC, 0) == 2
+
+
+async def test_acknowledgements_that_come_together_are_one_record(autojump_clock) -> None:
+    async with serving() as bench:
+        bench.create(queues=2)
+        bench.put(b"a", b"b", b"c", queue_id=0)
+        bench.put(b"d", queue_id=1)
+        consumer = Consumer(bench)
+        taken = consumer.pop()
+        frames = [
+            request(RequestCode.ACK_MESSAGE, AckMessageRequest(**consumer.fields(one)))
+            for one in [*taken, taken[0]]
+        ]
+        bench.hand(consumer.peer, *frames)
+        replies = consumer.peer.take()
+        assert [reply.code for reply in replies] == [ResponseCode.SUCCESS] * 5
+        assert [reply.opaque for reply in replies] == [command.decode(f).opaque for f in frames]
+        acks = [decode_ack(one.body) for one in waiting(bench)[2:]]
+        assert sorted((ack.queue_id, sorted(ack.offsets())) for ack in acks) == [
+            (0, [0, 1, 2]),
+            (1, [0]),
+        ]
+
+
+async def test_acknowledgements_that_cannot_be_stored_are_refused(autojump_clock) -> None:
+    async with serving() as bench:
+        bench.create(queues=1)
+        bench.put(b"a")
+        consumer = Consumer(bench)
+        (a,) = consumer.pop()
+        bench.store.cleaner.write_failed(OSError(28, "No space left on device"))
+        assert consumer.ack(a).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert consumer.batch_ack([a]).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert consumer.change(a, 1000).code == ResponseCode.SERVICE_NOT_AVAILABLE

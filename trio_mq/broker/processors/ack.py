@@ -13,8 +13,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from trio_mq.broker.offsets import ConsumerOffsets
-from trio_mq.broker.pop.checkpoints import Ack, Checkpoint
+from trio_mq.broker.pop.checkpoints import Ack, Checkpoint, Key
 from trio_mq.broker.pop.ledger import Acknowledged, PopLedger
 from trio_mq.broker.pop.orders import PopOrders
 from trio_mq.broker.pop.polls import PopPolls
@@ -24,7 +26,7 @@ from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import RequestRefused, StoreFull
-from trio_mq.net.requests import Call, Deferred, Reply, RequestTable
+from trio_mq.net.requests import DEFERRED, Call, Deferred, Reply, RequestTable
 from trio_mq.protocol import bodies, jsondialect
 from trio_mq.protocol.bodies import BatchAck, BatchAckBody
 from trio_mq.protocol.codes import RequestCode, ResponseCode
@@ -65,9 +67,12 @@ class Acks:
         self._polls = polls
         self._settings = settings
         self._clock = clock
+        #: Acknowledgements of the receive that is being handled.
+        self._collected: list[tuple[Call, Acknowledged]] = []
 
     def fill(self, table: RequestTable) -> None:
         """Answer the three requests."""
+        table.settle = self.settle
         table.add(RequestCode.ACK_MESSAGE, AckMessageRequest, self.ack)
         table.add(RequestCode.BATCH_ACK_MESSAGE, None, self.batch_ack)
         table.add(
@@ -103,7 +108,28 @@ class Acks:
         self._check_revive_queue(receipt.revive_queue_id)
         ack = _ack_of(receipt, topic, request.consumer_group, queue_id, offset)
         due_ms = receipt.pop_time_ms + receipt.invisible_ms
-        return self._acknowledge(call, [Acknowledged(ack, receipt.revive_queue_id, due_ms)])
+        self._collected.append((call, Acknowledged(ack, receipt.revive_queue_id, due_ms)))
+        return DEFERRED
+
+    def settle(self) -> None:
+        """Write the acknowledgements of one receive, as one record for each check point, and answer them."""
+        collected = self._collected
+        if not collected:
+            return
+        self._collected = []
+        try:
+            end = self._ledger.acknowledge(_joined([one for _, one in collected]))
+        except (StoreFull, RequestRefused) as error:
+            code: int = ResponseCode.SERVICE_NOT_AVAILABLE
+            if isinstance(error, RequestRefused):
+                code = error.code
+            for call, _ in collected:
+                call.respond(Reply(code, remark=str(error)))
+            return
+        for call, _ in collected:
+            reply = self._answer(call, end)
+            if not isinstance(reply, Deferred):
+                call.respond(reply)
 
     def batch_ack(self, call: Call, _header: None) -> Reply | Deferred:
         """Several messages of several receipts are done; offsets that a queue does not have are passed over."""
@@ -159,7 +185,9 @@ class Acks:
         return [start + bit for bit in _bits(entry.bit_set) if low <= start + bit <= high]
 
     def _acknowledge(self, call: Call, acks: list[Acknowledged]) -> Reply | Deferred:
-        end = self._written(lambda: self._ledger.acknowledge(acks))
+        return self._answer(call, self._written(lambda: self._ledger.acknowledge(acks)))
+
+    def _answer(self, call: Call, end: int) -> Reply | Deferred:
         if self._settings.append_ack_async:
             return Reply()
         return self._putter.answer(call, end, Reply())
@@ -275,6 +303,22 @@ class Acks:
             return write()
         except StoreFull as full:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, str(full)) from full
+
+
+def _joined(acks: Sequence[Acknowledged]) -> list[Acknowledged]:
+    """Several acknowledgements of one check point as one: what waits in the timer is what costs time."""
+    found: dict[tuple[Key, int], list[Acknowledged]] = {}
+    for one in acks:
+        found.setdefault((one.ack.key, one.revive_queue_id), []).append(one)
+    joined: list[Acknowledged] = []
+    for several in found.values():
+        first = several[0]
+        if len(several) > 1:
+            offsets = dict.fromkeys(one.ack.ack_offset for one in several)
+            ack = msgspec.structs.replace(first.ack, ack_offset=-1, ack_offsets=[*offsets])
+            first = first._replace(ack=ack)
+        joined.append(first)
+    return joined
 
 
 def _ack_of(receipt: Receipt, topic: str, group: str, queue_id: int, offset: int) -> Ack:
