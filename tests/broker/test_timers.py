@@ -13,6 +13,7 @@ from tests.broker.timer_support import BORN, SETTINGS, T0, timers_on
 from trio_mq.broker import timerfire
 from trio_mq.broker.put import Letter
 from trio_mq.broker.timers import CLOCK_CHECK_S
+from trio_mq.config import FlushDiskType
 from trio_mq.errors import RequestRefused, StoreFull
 from trio_mq.protocol import properties
 from trio_mq.protocol.codes import ResponseCode
@@ -159,6 +160,26 @@ async def test_what_came_due_while_the_broker_was_down_comes_at_once(autojump_cl
         rig.send("new", TIMER_DELAY_MS=700)
         await trio.sleep(2)
         assert rig.bodies()[-1] == "new"
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+async def test_recalls_hold_for_what_was_due_while_the_broker_was_down(
+    autojump_clock, disk, clock, flush
+):
+    """Also when message and recall were both on their round."""
+    settings = attrs.evolve(SETTINGS, timer_roll_window_slot=10, flush_disk_type=flush)
+    async with timers_on(disk, clock, settings) as rig:
+        for number in range(40):
+            rig.send(str(number), TIMER_DELIVER_MS=T0 + 20_100 + 400 * number)
+        await trio.sleep(2)
+        for number in range(0, 40, 2):
+            rig.recall(str(number), (T0 + 20_099 + 400 * number) // 1000 * 1000 + 1)
+        await trio.sleep(1)
+    clock.set(T0 + 600_000)
+    async with timers_on(disk, clock, settings) as rig:
+        await trio.sleep(5)
+        assert rig.bodies() == [str(number) for number in range(1, 40, 2)]
+        assert rig.state.waiting == 0
 
 
 async def test_a_clock_that_is_set_forward_fires_soon(autojump_clock, disk, clock):

@@ -12,7 +12,7 @@ from trio_mq.broker.put import Letter, Putter
 from trio_mq.broker.redirects import Redirects
 from trio_mq.broker.timers import Timers
 from trio_mq.broker.timerstate import TimerState
-from trio_mq.config import StoreSettings
+from trio_mq.config import FlushDiskType, StoreSettings
 from trio_mq.protocol import properties
 from trio_mq.protocol.message import Host
 from trio_mq.protocol.record import StoredMessage, decode
@@ -117,6 +117,8 @@ async def timers_on(
     await store.start()
     rig = Rig(store, clock, settings, window)
     async with stage() as nursery:
+        if settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            await nursery.start(store.flusher.run_log)  # without it nothing would be seen
         await nursery.start(rig.timers.run)
         yield rig
     await rig.timers.close()

@@ -54,8 +54,6 @@ log = logging.getLogger("trio_mq.broker.timers")
 LEAD_MS: Final = 1000
 #: Longest sleep: a wall clock that was set is noticed after this time.
 CLOCK_CHECK_S: Final = 15.0
-#: Slots that fire at a time: more than two only while what is overdue is caught up with.
-MOST_FIRING: Final = 8
 #: Messages taken from the timer's queue, and put into their topics, in one go.
 TAKE_LOT: Final = 128
 FIRE_LOT: Final = 512
@@ -90,6 +88,8 @@ class Timers:
         self._queue: BaseQueue | None = None
         #: Slots on their way out, by time.
         self._firing: dict[int, Firing] = {}
+        #: Offset in the timer's queue behind the last message that went round.
+        self._rolled_to = 0
         self._arrived = trio.Event()
         self._failing = False
         #: Messages that came to wait, and that left.
@@ -260,6 +260,11 @@ class Timers:
 
     # -- firing ----------------------------------------------------------------------------------------------
 
+    @property
+    def _rolling(self) -> bool:
+        """Whether messages that went round were not taken again yet: their slot may be the next one."""
+        return self.state.queue_offset < self._rolled_to and not self._settings.timer_stop_enqueue
+
     def _in_order(self) -> list[Firing]:
         return [self._firing[time_ms] for time_ms in sorted(self._firing)]
 
@@ -273,10 +278,11 @@ class Timers:
 
     def _begin_slots(self) -> None:
         """Begin with the slots whose time is near."""
-        soon_ms = self._clock.now_ms() + LEAD_MS
-        while len(self._firing) < MOST_FIRING:
+        now_ms = self._clock.now_ms()
+        # What is overdue goes slot by slot: one may hold recalls, or rounds that end, of messages in the next.
+        while not self._rolling and all(one.end_ms > now_ms for one in self._firing.values()):
             slot = self._next_slot()
-            if slot is None or slot.time_ms > soon_ms:
+            if slot is None or slot.time_ms > now_ms + LEAD_MS:
                 return
             self._firing[slot.time_ms] = Firing(
                 slot,
@@ -316,10 +322,14 @@ class Timers:
             for topic, count in gone.items():
                 self.metrics.add(topic, -count)
             self.fired.count(done)
+            if any(one.out.topic == TIMER_TOPIC for one in due[:done]):
+                self._rolled_to = self._store.queues.obtain(TIMER_TOPIC, 0).next_offset
 
     async def _move_on(self) -> None:
         """Forget the slots that are over, and see how far delivery has come."""
         state = self.state
+        if self._rolling:
+            return
         for firing in self._in_order():
             if not firing.done or self._clock.now_ms() < firing.end_ms:
                 break
@@ -375,7 +385,7 @@ class Timers:
             offset = message.queue_offset
             if offset < state.queue_offset or offset in state.known:
                 continue
-            if self._is_over(message):
+            if state.is_over(out_time_ms(message.properties), self._clock.now_ms()):
                 was_delivered = offset < state.retake_before
                 letter = None if was_delivered else self._late_letter(message)
                 if letter is not None:
@@ -402,21 +412,6 @@ class Timers:
         self.fired.count(len(overdue))
         self.state.queue_offset = overdue[-1][0] + 1
         overdue.clear()
-
-    def _is_over(self, message: StoredMessage) -> bool:
-        """Whether the slot of a message was delivered already. One that says no time counts as that."""
-        state, out_ms = self.state, out_time_ms(message.properties)
-        if out_ms is None:
-            return True
-        time_ms = state.wheel.floor(out_ms)
-        if time_ms >= state.read_ms:
-            return False
-        if time_ms + state.precision_ms <= self._clock.now_ms():
-            return True
-        state.read_ms = (
-            time_ms  # the clock was set back; what was delivered is no longer in the wheel
-        )
-        return False
 
     async def _place(self, message: StoredMessage) -> None:
         """Put a message into the wheel."""

@@ -181,6 +181,17 @@ class TimerState:
         self.waiting += count
         return time_ms
 
+    def is_over(self, out_ms: int | None, now_ms: int) -> bool:
+        """Whether the slot of a time was delivered already. No time counts as that."""
+        if out_ms is None:
+            return True
+        time_ms = self.wheel.floor(out_ms)
+        if time_ms < self.read_ms and time_ms + self.precision_ms > now_ms:
+            self.read_ms = (
+                time_ms  # the clock was set back; what was delivered is no longer in the wheel
+            )
+        return time_ms < self.read_ms
+
     def finish(self, time_ms: int) -> None:
         """A slot was delivered. ColdData leaves everything as it was."""
         slot = self.wheel.get(time_ms)
