@@ -39,7 +39,7 @@ from trio_mq.broker.tables import BrokerTables
 from trio_mq.broker.timers import Timers
 from trio_mq.broker.transactions.service import TransactionService
 from trio_mq.clock import Clock
-from trio_mq.config import Settings
+from trio_mq.config import BrokerSettings, Settings
 from trio_mq.net.requests import Peer, RequestTable
 from trio_mq.store.retention import Expired
 from trio_mq.store.store import Store
@@ -141,8 +141,21 @@ class Broker:
             saver=self.saver,
             answered=self.calls.answered,
         )
-        self.pops = PopService(
-            store,
+        self.pops = self._make_pops(mine, tables, clock)
+        self.pops.fill(self.requests)
+        groups.changed = self._group_changed
+        topics.changed = self._topic_changed
+        #: Called with the name of each topic that was created, changed or deleted.
+        self.topic_changed: Callable[[str], None] | None = None
+        #: Called when all topics allow more or less than before.
+        self.permission_changed: Callable[[], None] | None = None
+        store.dispatcher.listeners.append(self.holds.arrived)
+        store.dispatcher.listeners.append(self.pops.arrived)
+        store.cleaner.expired = self._expired
+
+    def _make_pops(self, mine: BrokerSettings, tables: BrokerTables, clock: Clock) -> PopService:
+        return PopService(
+            self.store,
             tables,
             self.members,
             self.filters,
@@ -154,16 +167,6 @@ class Broker:
             self.face.handle_again,
             self.timers.delivered_to_ms if self.timers is not None else lambda: 0,
         )
-        self.pops.fill(self.requests)
-        groups.changed = self._group_changed
-        topics.changed = self._topic_changed
-        #: Called with the name of each topic that was created, changed or deleted.
-        self.topic_changed: Callable[[str], None] | None = None
-        #: Called when all topics allow more or less than before.
-        self.permission_changed: Callable[[], None] | None = None
-        store.dispatcher.listeners.append(self.holds.arrived)
-        store.dispatcher.listeners.append(self.pops.arrived)
-        store.cleaner.expired = self._expired
 
     def _make_timers(self, settings: Settings, clock: Clock) -> Timers | None:
         if not settings.store.timer_wheel_enable:
