@@ -1,8 +1,9 @@
-"""The broker: its tables, its processors and its faces, put together; and its periodic work.
+"""The broker: its tables, its processors, its services and its faces, put together.
 
 In: a recovered store and loaded tables. Out: a handler for listeners (:attr:`Broker.face`). Owns one nursery, in
-:meth:`Broker.run`: long polls, requests that wait for the disk, and a scheduler that saves tables and looks for
-silent clients. Called by :mod:`trio_mq.system`.
+:meth:`Broker.run`: requests that wait, for a message, the disk or a client; what delivers messages later (delay
+levels, timers, checks of transactions, pops that were not acknowledged); saving of tables; and looks for silent
+clients. Called by :mod:`trio_mq.system`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from trio_mq.broker.tables import BrokerTables
 from trio_mq.broker.timers import Timers
 from trio_mq.broker.transactions.service import TransactionService
 from trio_mq.clock import Clock
-from trio_mq.config import BrokerSettings, Settings
+from trio_mq.config import Settings
 from trio_mq.net.requests import Peer, RequestTable
 from trio_mq.store.retention import Expired
 from trio_mq.store.store import Store
@@ -62,59 +63,158 @@ class Broker:
         mine = settings.broker
         tables.updates.table.restore(settings)
         self.store = store
+        self._settings, self._tables, self._clock = settings, tables, clock
+        self.topics, self._groups = tables.topics.table, tables.groups.table
+        self._offsets = tables.offsets.table
+        self.topics.lmq = self._groups.lmq = settings.store.enable_lmq
         self.members = Members(mine.channel_expired_timeout_ms / 1000)
         self.locks = QueueLocks(mine.lock_max_live_ms / 1000)
         self.calls = ClientCalls()
         self.holds = Holds(HOLD_SCAN_S if mine.long_polling_enable else SHORT_HOLD_SCAN_S)
-        topics, groups = tables.topics.table, tables.groups.table
-        offsets = tables.offsets.table
-        topics.lmq = groups.lmq = settings.store.enable_lmq
-        self.topics = topics
-        self._offsets = offsets
+        self.filters = Filters(mine)
+        self.saver = Saver(tables, mine.flush_consumer_offset_interval_ms / 1000)
         self.redirects = Redirects(settings.store)
         self.putter = Putter(store, self.redirects, clock)
-        self.sender = Sender(
-            store, topics, groups, mine, settings.store, clock, store.host, self.redirects
-        )
-        self.sender.retry_sends = RetrySends(topics, groups, self.locks)
-        self.filters = Filters(mine)
-        self.puller = Puller(
-            store, topics, groups, offsets, self.members, self.holds, self.filters, mine
-        )
-        self.stats = BrokerStats(
-            store.queues, clock, mine.cluster, topics.is_system, lambda: self.puller.missed
-        )
-        self.saver = Saver(tables, mine.flush_consumer_offset_interval_ms / 1000)
-        levels_ms = settings.store.delay_levels_ms
-        self.timers = self._make_timers(settings, clock)
-        self.delays = Delays(store, self.putter, tables.delays.table, levels_ms, clock)
-        delays_s = settings.store.flush_delay_offset_interval_ms / 1000
-        self.delays.hurry = self.saver.every(tables.delays, delays_s, before=self.delays.settle)
         self.requests = RequestTable("broker")
-        self.clients = Clients(
-            topics, groups, self.members, self.locks, mine, self.calls, self.filters, self.saver
+        #: Called with the name of each topic that was created, changed or deleted.
+        self.topic_changed: Callable[[str], None] | None = None
+        #: Called when all topics allow more or less than before.
+        self.permission_changed: Callable[[], None] | None = None
+        self.sender = self._make_sender()
+        self.puller = Puller(
+            store,
+            self.topics,
+            self._groups,
+            self._offsets,
+            self.members,
+            self.holds,
+            self.filters,
+            mine,
         )
-        self.clients.fill(self.requests)
-        Offsets(store, topics, groups, offsets, mine).fill(self.requests)
-        Queries(store, topics, settings.store).fill(self.requests)
-        SendBack(store, topics, groups, self.putter, mine).fill(self.requests)
-        Replies(self.sender, self.putter, self.members, self.calls, settings, store.host).fill(
-            self.requests
-        )
-        admin = Admin(
+        self.face = self._make_face()
+        self.timers = self._make_timers()
+        self.delays = self._make_delays()
+        self.transactions = TransactionService(
             settings,
             store,
-            topics,
-            groups,
-            offsets,
+            self.topics,
+            self._offsets,
+            self.members,
+            self.calls,
+            self.putter,
+            clock,
+        )
+        self.pops = self._make_pops()
+        self.stats = BrokerStats(
+            store.queues, clock, mine.cluster, self.topics.is_system, lambda: self.puller.missed
+        )
+        self.clients = Clients(
+            self.topics,
+            self._groups,
+            self.members,
+            self.locks,
+            mine,
+            self.calls,
+            self.filters,
+            self.saver,
+        )
+        self._fill_requests()
+        self._fill_admin_requests(address)
+        self._listen()
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    def _make_sender(self) -> Sender:
+        settings, store = self._settings, self.store
+        sender = Sender(
+            store,
+            self.topics,
+            self._groups,
+            settings.broker,
+            settings.store,
+            self._clock,
+            store.host,
+            self.redirects,
+        )
+        sender.retry_sends = RetrySends(self.topics, self._groups, self.locks)
+        return sender
+
+    def _make_face(self) -> RemotingFace:
+        return RemotingFace(
+            self.store,
+            self.sender,
+            self.puller,
+            self.requests,
+            self._clock,
+            self._settings.broker.region_id,
+            self._settings.broker.trace_on,
+            self._disconnected,
+            self.topics,
+            saver=self.saver,
+            answered=self.calls.answered,
+        )
+
+    def _make_timers(self) -> Timers | None:
+        if not self._settings.store.timer_wheel_enable:
+            return None
+        timers = Timers(self.store, self.putter, self._settings.store, self._clock)
+        self.redirects.timer_is_full = timers.is_full
+        return timers
+
+    def _make_delays(self) -> Delays:
+        settings, saved = self._settings.store, self._tables.delays
+        delays = Delays(self.store, self.putter, saved.table, settings.delay_levels_ms, self._clock)
+        interval_s = settings.flush_delay_offset_interval_ms / 1000
+        delays.hurry = self.saver.every(saved, interval_s, before=delays.settle)
+        return delays
+
+    def _make_pops(self) -> PopService:
+        return PopService(
+            self.store,
+            self._tables,
+            self.members,
+            self.filters,
+            self.putter,
+            self.redirects,
+            self.saver,
+            self._settings.broker,
+            self._clock,
+            self.face.handle_again,
+            self.timers.delivered_to_ms if self.timers is not None else lambda: 0,
+        )
+
+    def _fill_requests(self) -> None:
+        """What producers and consumers ask, but for sends and pulls, which do not go through the table."""
+        settings, mine, store = self._settings, self._settings.broker, self.store
+        topics, groups, offsets = self.topics, self._groups, self._offsets
+        for family in (
+            self.clients,
+            self.pops,
+            self.transactions,
+            Offsets(store, topics, groups, offsets, mine),
+            Queries(store, topics, settings.store),
+            SendBack(store, topics, groups, self.putter, mine),
+            Replies(self.sender, self.putter, self.members, self.calls, settings, store.host),
+            Recalls(self.putter, self.timers, topics, settings, self._clock),
+            DelayRequests(self._tables.delays.table, self.delays.settle),
+        ):
+            family.fill(self.requests)
+
+    def _fill_admin_requests(self, address: str) -> None:
+        admin = Admin(
+            self._settings,
+            self.store,
+            self.topics,
+            self._groups,
+            self._offsets,
             self.members,
             self.sender,
             self.stats,
-            clock,
+            self._clock,
             address,
             locks=self.locks,
             calls=self.calls,
-            updates=tables.updates.table,
+            updates=self._tables.updates.table,
             permission_changed=self._permission_changed,
             saver=self.saver,
         )
@@ -122,58 +222,14 @@ class Broker:
         admin.runtime.sources.append(self.delays.progress)
         if self.timers is not None:
             admin.runtime.sources.append(self.timers.runtime)
-        DelayRequests(tables.delays.table, self.delays.settle).fill(self.requests)
-        self.transactions = TransactionService(
-            settings, store, topics, offsets, self.members, self.calls, self.putter, clock
-        )
-        self.transactions.fill(self.requests)
-        Recalls(self.putter, self.timers, topics, settings, clock).fill(self.requests)
-        self.face = RemotingFace(
-            store,
-            self.sender,
-            self.puller,
-            self.requests,
-            clock,
-            mine.region_id,
-            mine.trace_on,
-            self._disconnected,
-            topics,
-            saver=self.saver,
-            answered=self.calls.answered,
-        )
-        self.pops = self._make_pops(mine, tables, clock)
-        self.pops.fill(self.requests)
-        groups.changed = self._group_changed
-        topics.changed = self._topic_changed
-        #: Called with the name of each topic that was created, changed or deleted.
-        self.topic_changed: Callable[[str], None] | None = None
-        #: Called when all topics allow more or less than before.
-        self.permission_changed: Callable[[], None] | None = None
-        store.dispatcher.listeners.append(self.holds.arrived)
-        store.dispatcher.listeners.append(self.pops.arrived)
-        store.cleaner.expired = self._expired
 
-    def _make_pops(self, mine: BrokerSettings, tables: BrokerTables, clock: Clock) -> PopService:
-        return PopService(
-            self.store,
-            tables,
-            self.members,
-            self.filters,
-            self.putter,
-            self.redirects,
-            self.saver,
-            mine,
-            clock,
-            self.face.handle_again,
-            self.timers.delivered_to_ms if self.timers is not None else lambda: 0,
-        )
+    # -- events ----------------------------------------------------------------------------------------------
 
-    def _make_timers(self, settings: Settings, clock: Clock) -> Timers | None:
-        if not settings.store.timer_wheel_enable:
-            return None
-        timers = Timers(self.store, self.putter, settings.store, clock)
-        self.redirects.timer_is_full = timers.is_full
-        return timers
+    def _listen(self) -> None:
+        self._groups.changed = self._group_changed
+        self.topics.changed = self._topic_changed
+        self.store.dispatcher.listeners += [self.holds.arrived, self.pops.arrived]
+        self.store.cleaner.expired = self._expired
 
     def _disconnected(self, peer: Peer) -> None:
         self.holds.drop(peer)
