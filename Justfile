@@ -27,6 +27,10 @@ interop *args:
 bench *args:
     {{bin}}python -m bench {{args}}
 
+# every kind of messaging under load, trio-mq and Apache side by side; --kill kills the brokers meanwhile
+bench-messaging *args:
+    {{bin}}python -m bench.messaging {{args}}
+
 # starts on a large store, by both paths, and Apache's; the first run makes the store
 bench-recovery *args:
     {{bin}}python -m bench.recovery {{args}}

@@ -104,23 +104,26 @@ class Contestant:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def start(side: Side, folder: Path) -> Contestant:
+def start(side: Side, folder: Path, settings: dict[str, str] | None = None) -> Contestant:
     """On an empty store; the time is from the first process to "clients can work"."""
     home = Path(tempfile.mkdtemp(prefix=f"{side}-", dir=folder))
     began = time.monotonic()
+    settings = settings or {}
     if side == "trio":
         port = servers.free_port()
         broker: servers.Server = servers.TrioServer(
-            name="bench", home=home, nameservers=[f"127.0.0.1:{port}"], nameserver_port=port
-        )
+            name="bench", home=home, nameservers=[f"127.0.0.1:{port}"], nameserver_port=port,
+            settings=settings,
+        )  # fmt: skip
         nameservers: list[servers.ApacheNameServer] = []
     else:
         nameserver = servers.ApacheNameServer(home=home / "namesrv", jvm=("-Xmx256m",))
         nameserver.start()
         nameservers = [nameserver]
         broker = servers.ApacheBroker(
-            name="bench", home=home, nameservers=[nameserver.address], jvm=BROKER_JVM
-        )
+            name="bench", home=home, nameservers=[nameserver.address], jvm=BROKER_JVM,
+            settings=settings,
+        )  # fmt: skip
     broker.start()
     return Contestant(side, home, broker, nameservers, time.monotonic() - began)
 

@@ -1,0 +1,54 @@
+"""kill -9 while every kind of messaging is under load at once: none lost, order kept, copies only around the kill.
+
+The small brother of ``python -m bench.messaging --kill``, with the same loads and the same clients.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.messaging_loads import KILL_SETTINGS, KINDS, Loads, loads, settle_s, wait_until_sent
+
+from . import peers
+from .conftest import Workshop
+
+MESSAGES = 2_000
+# All kinds together: slow enough that the kill meets each of them in the middle.
+PACE = 400
+SEED = int(os.environ.get("TRIO_MQ_KILL_SEED") or 0)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Loads]:
+    """The process that makes the loads; it lives through the kill."""
+    client = loads(tmp_path, (*peers.FAST_JVM, "-Xmx512m"))
+    yield client
+    client.driver.close()
+
+
+def test_every_kind_survives_a_kill(workshop: Workshop, client: Loads) -> None:
+    share = random.Random(SEED or None).uniform(0.2, 0.7)
+    server = workshop.alone(settings=KILL_SETTINGS)
+    server.start()
+    ns = server.nameservers[0]
+    running = [client.start(ns, kind, MESSAGES, threads=8, pace=PACE) for kind in KINDS]
+    for load in running:
+        load.go()
+    wait_until_sent(running, share, MESSAGES)
+    server.kill()
+    assert all(load.progress()[0] < MESSAGES for load in running), "killed in the middle"
+    server.start()
+    faults = {}
+    for load in running:
+        # All wait at the same time: the longest wait is the first one's.
+        outcome = load.outcome(patience_s=45, settle_s=settle_s(load.kind))
+        print(f"{load.kind}: {outcome}")
+        wrong = outcome.faults(load.kind, killed=True)
+        if wrong:
+            faults[load.kind] = (wrong, outcome)
+    assert not faults, f"killed when {share:.0%} were sent: {faults}"
