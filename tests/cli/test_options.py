@@ -164,6 +164,7 @@ def test_every_option_reaches_its_setting() -> None:
         "brokerClusterName": "--cluster",
         "brokerId": "--broker-id",
         "flushDiskType": "--flush",
+        "enablePropertyFilter": "no file of settings",
         "enableFastPort": "--no-fast-port",
         "maxMessageSize": "--set",
     }
