@@ -98,7 +98,7 @@ def test_a_wrong_level_is_refused_before_anything_starts(system: FakeSystem) -> 
 def test_c167_notices_are_logged(system: FakeSystem, tmp_path: Path) -> None:
     """C167: a misspelt key warns at the start, with the nearest known one."""
     conf = tmp_path / "broker.conf"
-    conf.write_text("brokerIp1=10.0.0.2\ntransferMsgByHeap=true\n")
+    conf.write_text("brokerIp1=10.0.0.2\ntransferMsgByHeap=false\n")
     lines = run("serve", "--config", str(conf)).err.splitlines()
     assert [line.split(" ", 1)[1] for line in lines[:2]] == [
         f"WARN  config: {conf}:1: unknown key brokerIp1; did you mean brokerIP1?",
