@@ -27,6 +27,7 @@ from tests.broker.support import (
     serving,
     texts,
 )
+from tests.marks import first_fast
 from trio_mq.config import FlushDiskType
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.headers.offset import (
@@ -224,7 +225,7 @@ async def consume(bench, world, queue_id):
         world.committed[queue_id] = offset
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", first_fast(range(5)))
 async def test_power_cuts_lose_nothing_that_was_acknowledged(autojump_clock, seed):
     """Sync flush, four queues, six lives: each acknowledged message is there, in order, once."""
     world, disk = World(random.Random(seed)), MemoryDisk()
@@ -248,7 +249,7 @@ async def test_power_cuts_lose_nothing_that_was_acknowledged(autojump_clock, see
         assert world.acknowledged.get(key, body) == body
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_fast(range(3)))
 async def test_ends_without_a_power_cut_lose_nothing_under_async_flush(autojump_clock, seed):
     """kill -9: the page cache stays, so async flush keeps what was acknowledged too."""
     world, disk = World(random.Random(seed)), MemoryDisk()
@@ -272,7 +273,7 @@ async def test_ends_without_a_power_cut_lose_nothing_under_async_flush(autojump_
     assert world.consumed.items() <= {**world.consumed, **world.acknowledged}.items()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_fast(range(3)))
 async def test_orderly_restarts_lose_no_progress(autojump_clock, seed):
     """Every message is consumed once over all restarts: offsets are saved by a stop."""
     world, disk = World(random.Random(seed)), MemoryDisk()

@@ -27,6 +27,7 @@ from tests.broker.support import (
     serving,
     texts,
 )
+from tests.marks import first_fast
 from trio_mq.broker import delays as delays_module
 from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.broker.delays import Delays
@@ -115,7 +116,7 @@ async def bench(autojump_clock):
 # -- when they come
 
 
-@pytest.mark.parametrize("level", range(1, 19))
+@pytest.mark.parametrize("level", first_fast([3, *range(1, 3), *range(4, 19)]))
 async def test_b071_c079_each_level_comes_when_it_is_due_and_not_before(autojump_clock, level):
     async with serving(store=QUIET, broker=QUIET_BROKER) as bench:
         bench.create()
@@ -188,9 +189,7 @@ async def test_sixteen_retries_take_no_time_to_test(autojump_clock):
     assert time.process_time() - began_s < 1
 
 
-@pytest.mark.parametrize(
-    ("level", "delay_ms"), [("19", LEVELS_MS[17]), ("1000", LEVELS_MS[17]), ("0", 0), ("-1", 0)]
-)
+@pytest.mark.parametrize(("level", "delay_ms"), [("19", LEVELS_MS[17]), ("0", 0), ("-1", 0)])
 async def test_b072_levels_beyond_the_table(autojump_clock, level, delay_ms):
     async with serving(store=QUIET, broker=QUIET_BROKER) as bench:
         bench.create()

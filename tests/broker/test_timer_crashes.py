@@ -21,6 +21,8 @@ from trio_mq.store.timerwheel import WINDOW_SLOTS
 from trio_mq.testing.clock import TrioClock
 from trio_mq.testing.disk import MemoryDisk
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = 200
 OVER_MS = 60_000
 WINDOW = 3600

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
+from tests.marks import first_fast
 from tests.recovery.stores import QUEUE_FILE_ENTRIES, SEGMENT_BYTES, World
 from trio_mq.broker.tables import load_tables
 from trio_mq.config import Settings
@@ -254,7 +255,7 @@ DAMAGES: list[Damage] = [
 
 
 @pytest.mark.parametrize("crashed", [True, False])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", first_fast(DAMAGES))
 async def test_no_byte_name_or_time_changes(world: World, damage: Damage, crashed: bool):
     offsets = await world.filled(100, kill=crashed)
     damage(world, offsets)
