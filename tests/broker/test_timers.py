@@ -11,6 +11,7 @@ import trio
 
 from tests.broker.timer_support import BORN, SETTINGS, T0, timers_on
 from trio_mq.broker import timerfire
+from trio_mq.broker.names import TIMER_TOPIC
 from trio_mq.broker.put import Letter
 from trio_mq.broker.timers import CLOCK_CHECK_S
 from trio_mq.config import FlushDiskType
@@ -371,3 +372,19 @@ async def test_cold_files_are_fetched(autojump_clock, disk, clock):
         nursery.cancel_scope.cancel()
         disk.cold = False
         assert len(rig.bodies()) == 101
+
+
+@pytest.mark.parametrize("where", ["../../../x", "..", "", "a/b", "a\0b"])
+@pytest.mark.parametrize("ahead_ms", [2000, -2000])
+async def test_names_that_lead_out_of_the_store_are_passed(
+    autojump_clock, disk, clock, where, ahead_ms, caplog
+):
+    """Such messages are sent to the timer's queue by hand."""
+    async with timers_on(disk, clock) as rig:
+        out_ms = clock.now_ms() + ahead_ms
+        for topic in (where, "T"):
+            rig.send("x", topic=TIMER_TOPIC, REAL_TOPIC=topic, REAL_QID=0, TIMER_OUT_MS=out_ms)
+        await trio.sleep(5)
+        assert rig.bodies() == ["x"]
+        assert {queue.topic for queue in rig.store.queues} == {"T", TIMER_TOPIC}
+    assert "says no queue to go to" in caplog.text

@@ -221,6 +221,8 @@ def test_delete():
     assert table.version.counter == 2
     refused(29, table.delete, "TBW102")
     refused(29, table.delete, " ")
+    refused(29, table.delete, "../commitlog")
+    refused(29, table.delete, "..")
 
 
 def test_pages_and_wrapper():

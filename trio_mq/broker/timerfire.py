@@ -24,6 +24,7 @@ from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
 from trio_mq.protocol.record import StoredMessage, decode
 from trio_mq.store.multidispatch import MARK as MULTI_DISPATCH
 from trio_mq.store.packed import Packed
+from trio_mq.store.queuetable import fits_folder
 from trio_mq.store.store import Store
 from trio_mq.store.timerlog import DELETE, NO_UNIT, ROLL, TimerLog
 from trio_mq.store.timerwheel import Slot
@@ -108,14 +109,17 @@ class Out(NamedTuple):
 
     @classmethod
     def of(cls, message: StoredMessage, enqueue_ms: int, dequeue_ms: int) -> Out | None:
-        """For a message that has waited; None when it does not say where it goes."""
-        topic = props.get(message.properties, _REAL_TOPIC)
+        """For a message that has waited; None when it does not say where it goes.
+
+        Anybody may send to the timer's queue by hand, so what a message says there is looked at.
+        """
+        topic = (props.get(message.properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
         queue_id = number_of(message.properties, _REAL_QID)
-        if topic is None or queue_id is None or not 0 <= queue_id < 2**31:
+        if not fits_folder(topic) or queue_id is None or not 0 <= queue_id < 2**31:
             return None
         data = _with_number(message.properties, _ENQUEUE_MS, enqueue_ms)
         data = _with_number(data, _DEQUEUE_MS, dequeue_ms)
-        return cls(topic.decode("utf-8", "replace"), queue_id, data)
+        return cls(topic, queue_id, data)
 
     @classmethod
     def rolled(cls, message: StoredMessage, enqueue_ms: int, dequeue_ms: int) -> Out:

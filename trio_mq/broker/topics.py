@@ -24,6 +24,7 @@ from trio_mq.errors import BodyError, RequestRefused
 from trio_mq.protocol import bodies
 from trio_mq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from trio_mq.protocol.codes import Perm, ResponseCode, TopicSysFlag
+from trio_mq.store.queuetable import fits_folder
 
 log = logging.getLogger("trio_mq.broker.topics")
 
@@ -109,7 +110,7 @@ class TopicTable:
         return TopicConfig(topic, 1, 1) if config is None and self._is_light(topic) else config
 
     def _is_light(self, topic: str) -> bool:
-        return self.lmq and topic.startswith(names.LMQ_PREFIX)
+        return self.lmq and topic.startswith(names.LMQ_PREFIX) and fits_folder(topic)
 
     def require(self, topic: str) -> TopicConfig:
         """The settings of a topic, or a refusal with TOPIC_NOT_EXIST (17)."""
@@ -272,6 +273,8 @@ class TopicTable:
         """Forget a topic; whether it was there. Refuses system topics."""
         if not topic.strip():
             raise _invalid("the topic name is blank")
+        if not fits_folder(topic):  # not the check of new names: old stores have others
+            raise _invalid(f"{topic[:64]!r} cannot be the name of a topic")
         self._check_not_system(topic)
         if self._topics.pop(topic, None) is None:
             return False

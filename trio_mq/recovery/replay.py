@@ -33,6 +33,7 @@ from trio_mq.recovery.walk import Walk
 from trio_mq.store.dispatch import Dispatcher, Stored
 from trio_mq.store.multidispatch import QUEUE_ID, further_queues
 from trio_mq.store.queues import BaseQueue
+from trio_mq.store.queuetable import fits_folder
 from trio_mq.store.store import StoreParts
 from trio_mq.tasks import first_failure
 
@@ -272,7 +273,7 @@ class Replay:
     def _lane(self, topic: str, queue_id: int) -> Lane | None:
         """The lane of a queue; None for a name that no folder can have: such a record was damaged, or is hostile."""
         lane = None
-        if topic in ("", ".", "..") or "/" in topic or "\0" in topic or queue_id < 0:
+        if not fits_folder(topic) or queue_id < 0:
             self._note(f"records of topic {topic!r}, queue {queue_id} cannot be put into a queue")
         else:
             queues = self._parts.queues

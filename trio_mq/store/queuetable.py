@@ -22,6 +22,11 @@ SIMPLE_FOLDER = "consumequeue"
 BATCH_FOLDER = "batchconsumequeue"
 
 
+def fits_folder(topic: str) -> bool:
+    """Whether a name of a topic can be that of a folder; any other would lead out of the store."""
+    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+
+
 class QueueTable:
     """All queues of a store, by topic and queue id."""
 
@@ -74,6 +79,7 @@ class QueueTable:
 
     def make(self, topic: str, queue_id: int, *, batch: bool) -> BaseQueue:
         """A queue of a given kind, with its files not yet looked at."""
+        assert fits_folder(topic), f"{topic!r} is no name of a folder, which its source has to see"
         folder = BATCH_FOLDER if batch else SIMPLE_FOLDER
         segments = Segments(
             self.disk,
@@ -119,6 +125,7 @@ class QueueTable:
 
         That is noted first: a careful start reads those records again.
         """
+        assert fits_folder(topic), f"{topic!r} is no name of a folder, which its source has to see"
         self.roster.deleted[topic] = log_end
         listed = self.roster.listed or {}
         left = {key: bounds for key, bounds in listed.items() if key[0] != topic}

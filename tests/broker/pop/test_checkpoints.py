@@ -141,6 +141,12 @@ def test_a_part_of_a_check_point_is_an_error(cut: int) -> None:
         decode_checkpoint(APACHE_CK[:cut])
 
 
+@pytest.mark.parametrize("count", [-1, 128, 10**9])
+def test_a_check_point_of_more_messages_than_there_can_be_is_an_error(count: int) -> None:
+    with pytest.raises(BodyError, match="127"):
+        decode_checkpoint(json.dumps({**json.loads(APACHE_CK), "n": count, "d": []}).encode())
+
+
 def test_a_check_point_with_too_few_offsets_is_an_error() -> None:
     with pytest.raises(BodyError, match="2 offsets"):
         decode_checkpoint(b'{"so":5,"pt":1,"it":2,"n":3,"q":0,"t":"T","c":"G","d":[0,1]}')

@@ -30,6 +30,9 @@ LOG_END: Final = b"POP_LOG_END"
 
 Without it, offsets of a topic that was deleted and made again would bring back messages that nobody popped."""
 
+MOST_MESSAGES: Final = 127
+"""Of one check point: the peers have a byte for their number. Clients can send such records by hand, too."""
+
 Key: TypeAlias = tuple[str, str, int, int, int, str]
 """Topic, group, queue id, start offset, pop time and broker name: what a check point and its acks have in common."""
 
@@ -157,6 +160,8 @@ def decode_checkpoint(body: bytes) -> Checkpoint:
         found = _read_checkpoint(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BodyError(f"no check point of a pop: {error}") from None
+    if not 0 <= found.count <= MOST_MESSAGES:
+        raise BodyError(f"a check point of {found.count} messages; {MOST_MESSAGES} are the most")
     if found.deltas and len(found.deltas) < found.count:
         raise BodyError(
             f"a check point of {found.count} messages has only {len(found.deltas)} offsets"
