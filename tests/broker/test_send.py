@@ -690,14 +690,3 @@ async def test_other_messages_on_a_topic_with_batch_queues_are_records_of_one(
     reply = bench.ask(pull(0, "B"))
     assert texts(reply)[:3] == [b"single", b"a", b"b"]
     assert reply.ext["nextBeginOffset"] == "5"
-
-
-# -- counters
-
-
-async def test_what_was_taken_is_counted(autojump_clock, bench):
-    bench.put(b"12345", b"123")
-    body = text_of([(0, b"a", b"")] * 3)
-    batch(bench, [(0, b"a", b"")] * 3)
-    bench.ask(send(queue_id=99))
-    assert (bench.broker.sender.messages, bench.broker.sender.bytes) == (5, 8 + len(body))

@@ -11,6 +11,7 @@ from tests.broker.support import SUSPEND, FakePeer, props, pull, request, send, 
 from trio_mq.protocol import properties
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.headers.offset import UpdateConsumerOffsetRequest
+from trio_mq.testing.clock import TrioClock
 from trio_mq.testing.disk import MemoryDisk
 
 LMQ = attrs.evolve(PLAIN, enable_lmq=True, enable_multi_dispatch=True)
@@ -168,3 +169,31 @@ async def test_progress_in_light_queues_survives_in_a_file_of_its_own(autojump_c
     async with serving(disk, store=LMQ) as bench:
         found = [bench.offsets.query(group, A, 0) for group in ("%LMQ%g", "G")]
         assert (found, bench.offsets.query("G", TOPIC, 0)) == ([2, 1], 3)
+
+
+@pytest.mark.parametrize("wait", ["DELAY", "TIMER_DELAY_SEC"])
+async def test_names_of_a_message_that_waits_first_are_looked_at(autojump_clock, wait):
+    async with serving(store=LMQ) as bench:
+        bench.create(TOPIC)
+        reply = bench.ask(to("none", **{wait: "1"}))
+        assert (reply.code, "no light queue" in reply.remark) == (
+            ResponseCode.MESSAGE_ILLEGAL,
+            True,
+        )
+        assert bench.stored() == []
+
+
+@pytest.mark.parametrize("wait", ["DELAY", "TIMER_DELAY_SEC"])
+async def test_a_due_message_whose_further_queues_cannot_be_comes_without_them(
+    autojump_clock, wait, caplog
+):
+    """As there was room for them when it was sent, or no dispatch: neither is a reason to lose it, or to stop."""
+    disk, clock = MemoryDisk(), TrioClock()
+    async with serving(disk, store=PLAIN, clock=clock) as bench:
+        bench.create(TOPIC)
+        put(bench, to("none", body=b"first", **{wait: "1"}), to(A, body=b"second", **{wait: "1"}))
+    async with serving(disk, store=LMQ, clock=clock) as bench:
+        await trio.sleep(3)
+        assert read(bench, TOPIC) == [b"first", b"second"]
+        assert read(bench, A) == [b"second"]
+    assert "no light queue" in caplog.text

@@ -8,6 +8,7 @@ EscapeBridge.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,13 +17,15 @@ import trio
 
 from trio_mq.broker.redirects import Redirects
 from trio_mq.clock import Clock
-from trio_mq.errors import StoreFull
+from trio_mq.errors import RequestRefused, StoreFull
 from trio_mq.net.requests import DEFERRED, Call, Deferred, Reply
 from trio_mq.protocol import properties as props
 from trio_mq.protocol.codes import MessageFlag, ResponseCode
 from trio_mq.protocol.record import StoredMessage
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import Store
+
+log = logging.getLogger("trio_mq.broker.put")
 
 _BORN_V6 = int(MessageFlag.BORN_HOST_V6)
 _HOSTS_V6 = int(MessageFlag.BORN_HOST_V6 | MessageFlag.STORE_HOST_V6)
@@ -95,7 +98,10 @@ class Putter:
         return self.put_all([letter])[0]
 
     def put_all(self, letters: Sequence[Letter]) -> list[Put]:
-        """Store some messages with one write: all of them, or StoreFull."""
+        """Store some messages with one write: all of them, or StoreFull.
+
+        LocalProtocolError for a field that is too long: those before it are stored. Whoever puts several has looked.
+        """
         token = object()
         try:
             puts = [self._stage(letter, token, None) for letter in letters]
@@ -138,7 +144,12 @@ class Putter:
         props_text = letter.properties
         further: tuple[BaseQueue, ...] = ()
         if store.multi is not None:
-            props_text, further = store.multi.assign(letter.topic, props_text)
+            try:
+                props_text, further = store.multi.assign(letter.topic, props_text)
+            except (
+                RequestRefused
+            ) as refusal:  # nobody can be told, and the message is more than that
+                log.warning("a message of %s is in no other queue: %s", letter.topic, refusal)
         log_offset = store.append(
             queue,
             letter.body,

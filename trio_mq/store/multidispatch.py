@@ -58,14 +58,18 @@ class MultiDispatch:
 
         The caller stages the record in the same step. Raises RequestRefused for names that cannot be queues.
         """
-        value = properties.get(props, _NAMES)
-        if not value or not value.strip() or not allows(topic):
+        names = self.names(topic, props)
+        if not names:
             return props, ()
-        queues = tuple(self._queue(name) for name in self._names(value))
+        queues = tuple(self._queue(name) for name in names)
         offsets = b",".join(b"%d" % queue.next_offset for queue in queues)
         return properties.append(properties.remove(props, _OFFSETS), _OFFSETS, offsets), queues
 
-    def _names(self, value: bytes) -> list[str]:
+    def names(self, topic: str, props: bytes) -> list[str]:
+        """The further queues that a message of a topic names. Raises RequestRefused for names that cannot be queues."""
+        value = properties.get(props, _NAMES)
+        if not value or not value.strip() or not allows(topic):
+            return []
         names = value.decode("utf-8", "replace").split(",")
         for name in names:
             if not is_light(name) or "/" in name or "\0" in name or len(name.encode()) > 255:

@@ -112,9 +112,6 @@ class Sender:
         #: Queues that messages may be sent to, for as long as no topic changes.
         self._checked: dict[tuple[str, int], BaseQueue] = {}
         self._checked_version: object = None
-        #: Messages and bytes of bodies taken so far, for the runtime information.
-        self.messages = 0
-        self.bytes = 0
         #: Sends that were refused for want of room.
         self.failures = 0
 
@@ -215,8 +212,6 @@ class Sender:
             reconsume_times=request.reconsume_times or 0,
             now_ms=now_ms,
         )
-        self.messages += 1
-        self.bytes += size
         wait = not self._store.is_sync or wants_to_wait(props)
         fields = (log_offset, queue.queue_id, queue_offset, unique_id, wait, (), b"", b"")
         return tuple.__new__(Sent, fields)
@@ -283,8 +278,13 @@ class Sender:
             )
         else:
             to = self._redirects.apply(topic, queue_id, props, sys_flag, now_ms)
-        multi, text = self._store.multi, to.properties
-        stored_props, further = (text, ()) if multi is None else multi.assign(to.topic, text)
+        multi, stored_props = self._store.multi, to.properties
+        further: tuple[BaseQueue, ...] = ()
+        if multi is not None:
+            multi.names(
+                topic, props
+            )  # refused now also where it waits first, and is given its places later
+            stored_props, further = multi.assign(to.topic, stored_props)
         check_size(stored_props)
         stored_in = queue if to.topic == topic else self._store.queues.obtain(to.topic, to.queue_id)
         queue_offset = stored_in.next_offset
@@ -302,8 +302,6 @@ class Sender:
             further=further,
             now_ms=now_ms,
         )
-        self.messages += 1
-        self.bytes += len(body)
         wait = not self._store.is_sync or wants_to_wait(props)
         handle = b""
         if to.timer_out_ms:
@@ -360,14 +358,10 @@ class Sender:
         unique_id = properties.get(props, b"UNIQ_KEY") or b""
         wait = not self._store.is_sync or wants_to_wait(props)
         if queue.is_batch and unique_id:
-            sent = self._inner_batch(
+            return self._inner_batch(
                 request, queue, body, props, len(items), unique_id, born_host, now_ms, token, wait
             )
-        else:
-            sent = self._records(request, queue, items, unique_id, born_host, now_ms, token, wait)
-        self.messages += len(items)
-        self.bytes += len(body)
-        return sent
+        return self._records(request, queue, items, unique_id, born_host, now_ms, token, wait)
 
     def _records(
         self,
