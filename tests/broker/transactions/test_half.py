@@ -91,12 +91,12 @@ def test_a_queue_that_is_none(queue):
 def test_a_check_shows_the_message_as_it_would_be_delivered():
     half = made(born="2001:db8::1")
     letter = half.copied(4)
-    message = decode(half.check_body(letter, 8192, 20))
+    message = decode(half.check_body(letter.properties, 8192, 20))
     assert (message.topic, message.queue_id, message.body) == ("T", 3, b"body")
     assert (message.log_offset, message.queue_offset) == (8192, 20)
     assert message.property_map["TRANSACTION_CHECK_TIMES"] == "4"
     long = made(REAL_TOPIC="%RETRY%" + "t" * 200)
-    assert decode(long.check_body(letter, 8192, 20)).topic == "%RETRY%" + "t" * 200
+    assert decode(long.check_body(letter.properties, 8192, 20)).topic == "%RETRY%" + "t" * 200
 
 
 def record_of(body: bytes, props: bytes) -> StoredMessage:

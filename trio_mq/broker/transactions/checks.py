@@ -4,9 +4,10 @@ In: the ledger of half messages, the members of producer groups. Out: CHECK_TRAN
 the group, a copy of each half that was asked about at the end of its queue, moves of those that nobody decides to
 TRANS_CHECK_MAX_TIME_TOPIC, and the progress. Owns one task, :meth:`Checks.run`. It holds one half message at a time.
 
-A half that cannot be read is logged and passed (case C149). A disk that is full ends the round; the next one begins at
-the same place. Rules: Apache TransactionalMessageServiceImpl.check,
-TransactionalMessageCheckService, DefaultTransactionalMessageCheckListener.
+A half that cannot be read is logged and passed (case C149). One that has no room for the number of its checks is asked
+about where it lies until it is too old. A disk that is full ends the round; the next one begins at the same place.
+Rules: Apache TransactionalMessageServiceImpl.check, TransactionalMessageCheckService,
+DefaultTransactionalMessageCheckListener.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import trio
 from trio_mq.broker.clientcalls import ClientCalls
 from trio_mq.broker.members import Client, Members
 from trio_mq.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from trio_mq.broker.put import Letter, Put
 from trio_mq.broker.topics import TopicTable
 from trio_mq.broker.transactions.half import Half
 from trio_mq.broker.transactions.ledger import Fate
@@ -177,7 +179,7 @@ class Checks:
         elif producer is None:
             done.waiting += 1
             if done.is_crowded:  # not counted as a check
-                self._transactions.store_again(half, half.copied(None))
+                self._store_again(half, half.copied(None))
         else:
             done.asked += 1
             self._ask(half, producer)
@@ -219,20 +221,34 @@ class Checks:
         )
         self._transactions.give_up(half)
 
+    def _store_again(self, half: Half, letter: Letter) -> Put | None:
+        """Where the copy lies; None when the message has no room for the properties of one, and keeps its place.
+
+        It is asked about where it is then, until it is too old.
+        """
+        try:
+            return self._transactions.store_again(half, letter)
+        except LocalProtocolError as error:
+            log.warning("half message %d cannot be copied: %s", half.offset, error)
+            return None
+
     def _ask(self, half: Half, producer: Client) -> None:
         """Store the half again as checked once more, and ask about that copy."""
         letter = half.copied(half.check_times + 1)
-        put = self._transactions.store_again(half, letter)
+        put = self._store_again(half, letter)
+        log_offset = half.record.log_offset if put is None else put.log_offset
+        queue_offset = half.offset if put is None else put.queue_offset
         header = CheckTransactionStateRequest(
-            tran_state_table_offset=put.queue_offset,
-            commit_log_offset=put.log_offset,
+            tran_state_table_offset=queue_offset,
+            commit_log_offset=log_offset,
             topic=HALF_TOPIC,
             msg_id=half.unique_id,
             transaction_id=half.unique_id,
-            offset_msg_id=offset_message_id(self._transactions.store.host, put.log_offset),
+            offset_msg_id=offset_message_id(self._transactions.store.host, log_offset),
             broker_name=self._settings.broker_name,
         )
-        body = half.check_body(letter, put.log_offset, put.queue_offset)
+        properties = half.record.properties if put is None else letter.properties
+        body = half.check_body(properties, log_offset, queue_offset)
         try:
             self._calls.tell(producer.peer, RequestCode.CHECK_TRANSACTION_STATE, header, body)
         except LocalProtocolError as error:  # it does not fit into a frame

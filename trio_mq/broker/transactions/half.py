@@ -150,8 +150,8 @@ class Half:
         """The same half for the topic of those that nobody has decided about."""
         return Letter.again(self.record, topic=CHECK_MAX_TIME_TOPIC, queue_id=0)
 
-    def check_body(self, letter: Letter, log_offset: int, queue_offset: int) -> bytes:
-        """What a producer is sent: its message as it would be delivered, at the places of the copy `letter`."""
+    def check_body(self, props: bytes, log_offset: int, queue_offset: int) -> bytes:
+        """What a producer is sent: its message as it would be delivered, with the properties and places of a copy."""
         topic = self.real_topic or ""
         fields = attrs.evolve(
             self.record,
@@ -160,7 +160,7 @@ class Half:
             queue_id=self.real_queue_id or 0,
             queue_offset=queue_offset,
             log_offset=log_offset,
-            properties=letter.properties,
+            properties=props,
         )
         size = record_size(
             len(fields.body), len(topic.encode()), len(fields.properties), fields.sys_flag
