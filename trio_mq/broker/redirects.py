@@ -3,7 +3,7 @@
 In: topic, queue, raw properties and sysFlag of a message on its way into the store. Out: the same as they are to be
 stored. Pure; called by the send processor for messages with special properties, and by
 :class:`trio_mq.broker.put.Putter` for what the broker itself puts. The services that bring such messages back are
-:mod:`trio_mq.broker.delays`, :mod:`trio_mq.broker.timers` and :mod:`trio_mq.broker.halves`. Rules: Apache
+:mod:`trio_mq.broker.delays`, :mod:`trio_mq.broker.timers` and :mod:`trio_mq.broker.transactions`. Rules: Apache
 HookUtils.handleScheduleMessage, TransactionalMessageBridge.parseHalfMessageInner.
 """
 

@@ -69,11 +69,6 @@ class Inbound(Peer, Protocol):
         """The peer's address as records hold it."""
         ...
 
-    @property
-    def stalled(self) -> bool:
-        """Whether no more requests should be handled now: it is closed, or does not take its replies."""
-        ...
-
 
 class RemotingFace:
     """Handler of the broker's listeners (:class:`trio_mq.net.serve.Handler`)."""

@@ -1,6 +1,6 @@
 """Reading messages: a queue offset in, stored bytes and the next offset out.
 
-Called by the pull and query processors. Reads come from memory; where the disk would have to be waited for,
+Called by processors and services of the broker. Reads come from memory; where the disk would have to be waited for,
 :class:`trio_mq.store.segments.ColdData` gets out and the caller asks again after warming. Nothing here changes
 anything. Rules: Apache DefaultMessageStore.getMessage, ConsumeQueue.getOffsetInQueueByTime.
 """

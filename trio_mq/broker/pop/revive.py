@@ -108,7 +108,7 @@ class Reviver:
         self._lines: dict[int, _Line] = {}
         self._watched: set[BaseQueue] = set()
         self._news = trio.Event()
-        #: Messages that were revived since the start, for the runtime information and tests.
+        #: Messages that were revived since the start.
         self.revived = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -32,7 +32,7 @@ SHOWN: Final = 10
 """Most conflicts and lost locks in the table; all of them are in the log."""
 
 _NOT_HERE: Final = {
-    # thread pools and timers of the peers: always idle here, but their tools want to see them
+    # thread pools of the peers, and timers where they are off: always idle, but the peers' tools want to see them
     **{
         f"{pool}ThreadPoolQueue{what}": "0"
         for pool in ("send", "pull", "query", "litePull", "ack")

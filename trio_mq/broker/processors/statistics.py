@@ -1,4 +1,4 @@
-"""What administrators ask about a running broker: queues, groups, connections, settings, load.
+"""What administrators ask about a running broker: queues, groups, connections.
 
 In: typed requests. Out: replies. Called by the remoting face. A look into the store may raise
 ColdData; the face asks again then. Rules: Apache AdminBrokerProcessor.

@@ -142,10 +142,10 @@ class EndTransactions:
     def _write_ops(self) -> int:
         try:
             put = self._transactions.ops.write()
-        except (
-            StoreFull
-        ):  # the decision itself is stored, or will be asked about: the task goes on trying
-            return 0
+        except StoreFull:
+            return (
+                0  # the decision itself is stored, or will be asked about: the task goes on trying
+            )
         return 0 if put is None else put.end
 
     def _refusal(self, half: Half, wanted: Fate, found: Fate) -> RequestRefused:

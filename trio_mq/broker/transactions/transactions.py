@@ -1,7 +1,7 @@
 """Transactions of one broker: what its processor, its checks and its loading share.
 
 In: half messages in the store, decisions about them. Out: messages on their real topics, op records, progress as the
-offsets of a group of the broker's own. Made by the broker, which runs :meth:`Transactions.run` in its nursery.
+offsets of a group of the broker's own. Made by :mod:`.service`, and owns no task: checks and op records have theirs.
 Explained in ``docs/explanation/transactions.md``; Apache: TransactionalMessageServiceImpl, TransactionalMessageBridge.
 """
 
@@ -45,7 +45,7 @@ class Transactions:
         self.ledger = HalfLedger()
         self.ops = Ops(putter, settings, clock, store.host.packed)
         self._offsets = offsets
-        #: Decisions so far, and transactions given up, for the runtime information and for tests.
+        #: Decisions so far, and transactions given up.
         self.committed = self.rolled_back = self.given_up = 0
 
     @property
