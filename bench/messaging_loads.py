@@ -105,8 +105,12 @@ class Load:
         seen = self.driver.call("progress", run=self.name)
         return seen["acknowledged"], seen["received"]
 
+    def wait(self, *, patience_s: int) -> None:
+        """Until all have come, or nothing more comes."""
+        self.driver.call("wait", timeout_s=1200, run=self.name, patience=patience_s, settle=0)
+
     def outcome(self, *, patience_s: int = 60, settle_s: int = 1) -> Outcome:
-        """Wait until all have come, or nothing more comes; its clients go."""
+        """The same, and what comes in the time after that; its clients go."""
         found = self.driver.call(
             "wait", timeout_s=1200, run=self.name, patience=patience_s, settle=settle_s
         )
