@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from trio_mq.broker.routes import CALL_LIMIT_S, FORGET_AFTER_S, MOST_ASKED, TopicRoutes, queues_of
+from trio_mq.broker.routes import CALL_LIMIT_S, FORGET_AFTER_S, MOST_WAITING, TopicRoutes, queues_of
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import Address, BrokerSettings
 from trio_mq.net.requests import Reply, RequestTable
@@ -189,6 +189,18 @@ async def test_no_more_questions_wait_than_that(autojump_clock):
     async with trio.open_nursery() as nursery:
         made = Bench(nursery, NS1)  # it does not run: nobody asks
         heard = []
-        for number in range(MOST_ASKED + 1):
-            made.routes.ask(f"T{number}", heard.append)
+        for number in range(MOST_WAITING + 1):
+            made.routes.ask(f"T{number % 7}", heard.append)
         assert heard == [None]
+
+
+async def test_an_answer_that_fails_costs_no_other(autojump_clock, bench, caplog):
+    server = bench.serve()
+    server.routes["T"] = [("b-b", 1, 6)]
+
+    def fails(_queues) -> None:
+        raise ValueError("a bad client")
+
+    bench.routes.ask("T", fails)
+    assert await bench.ask() == [("b-b", 0)]
+    assert "a bad client" in caplog.text

@@ -292,7 +292,7 @@ class Delays:
         if self._changed or len(self._set_back) > set_backs:
             self._changed = False
             for level in self._levels.values():
-                await self._look_ahead(level)
+                level.due_ms = now_ms  # a delivery looks for what is due, and when the next one is
         elif set_backs:
             self._forget_set_backs()
         self.settle()

@@ -37,8 +37,8 @@ CALL_LIMIT_S: Final = 3.0
 ASKERS: Final = 4
 #: A topic that nobody wanted for so long is not asked for again.
 FORGET_AFTER_S: Final = 600.0
-#: Topics whose first answer is waited for; for more, the answer is that nothing is known.
-MOST_ASKED: Final = 10_000
+#: Questions that wait for a name server; for more, the answer is that nothing is known.
+MOST_WAITING: Final = 10_000
 
 Then = Callable[[tuple[MessageQueue, ...] | None], None]
 """Hears the queues of a topic, or None when nothing is known of it."""
@@ -66,6 +66,7 @@ class TopicRoutes:
         self._connect = connect
         self._known: dict[str, _Known] = {}
         self._asked: dict[str, list[Then]] = {}
+        self._waiting = 0
         self._queue: deque[str] = deque()
         self._idle = trio.lowlevel.ParkingLot()
 
@@ -80,8 +81,10 @@ class TopicRoutes:
             then(self._with_own(topic, known.queues))
         elif not self.nameservers:
             then(self._with_own(topic, ()) or None)
-        elif topic not in self._asked and len(self._asked) >= MOST_ASKED:
-            log.warning("%d topics wait for name servers: %s is not asked for", MOST_ASKED, topic)
+        elif self._waiting >= MOST_WAITING:
+            log.warning(
+                "%d questions wait for name servers, that for %s does not", MOST_WAITING, topic
+            )
             then(None)
         else:
             self._look_up(topic, then)
@@ -91,6 +94,7 @@ class TopicRoutes:
             self._queue.append(topic)
             self._idle.unpark()
         self._asked.setdefault(topic, []).extend(then)
+        self._waiting += len(then)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Ask name servers until cancelled. One that cannot be reached costs its topics an answer, nothing else."""
@@ -118,8 +122,13 @@ class TopicRoutes:
             topic = self._queue.popleft()
             found = await self._fetch(topic, pool)
             queues = self._learn(topic, found)
-            for then in self._asked.pop(topic):
-                then(queues)
+            waiting = self._asked.pop(topic)
+            self._waiting -= len(waiting)
+            for then in waiting:
+                try:
+                    then(queues)
+                except Exception:  # one answer is lost, and its client asks again; the others go on
+                    log.exception("an answer about the queues of %s could not be given", topic)
 
     def _learn(
         self, topic: str, found: tuple[MessageQueue, ...] | None

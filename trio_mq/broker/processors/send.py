@@ -29,7 +29,7 @@ from trio_mq.broker.promises import (
     refuse_what_waits,
     wants_to_wait,
 )
-from trio_mq.broker.redirects import Redirects
+from trio_mq.broker.redirects import Redirected, Redirects
 from trio_mq.broker.retries import RetrySends
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
@@ -262,22 +262,8 @@ class Sender:
             props = properties.append(props, b"UNIQ_KEY", unique_id)
         props = self._with_own(props)
         queue, props = self._by_priority(request.topic, queue, props)
-        topic, queue_id, sys_flag = queue.topic, queue.queue_id, request.sys_flag & _CLIENT_FLAGS
-        if is_half(props, request.reconsume_times or 0):
-            if self._settings.reject_transaction_message:
-                raise RequestRefused(
-                    ResponseCode.NO_PERMISSION,
-                    f"the broker {self._settings.broker_name} takes no transactional messages "
-                    f"(rejectTransactionMessage)",
-                )
-            to = self._redirects.half(topic, queue_id, props, sys_flag)
-        elif sys_flag & TRANSACTION:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "sysFlag marks a part of a transaction, but the property TRAN_MSG is not true; set both or none",
-            )
-        else:
-            to = self._redirects.apply(topic, queue_id, props, sys_flag, now_ms)
+        topic, queue_id = queue.topic, queue.queue_id
+        to = self._redirected(request, queue, props, now_ms)
         multi, stored_props = self._store.multi, to.properties
         further: tuple[BaseQueue, ...] = ()
         if multi is not None:
@@ -308,6 +294,26 @@ class Sender:
             broker, key = self._settings.broker_name, unique_id.decode("utf-8", "replace")
             handle = recall_handle(topic, broker, to.timer_out_ms + 1, key)
         return Sent(log_offset, queue_id, queue_offset, unique_id, wait, recall_handle=handle)
+
+    def _redirected(
+        self, request: SendRequest, queue: BaseQueue, props: bytes, now_ms: int
+    ) -> Redirected:
+        """Where a message with special properties is stored, and how."""
+        topic, queue_id, sys_flag = queue.topic, queue.queue_id, request.sys_flag & _CLIENT_FLAGS
+        if is_half(props, request.reconsume_times or 0):
+            if self._settings.reject_transaction_message:
+                raise RequestRefused(
+                    ResponseCode.NO_PERMISSION,
+                    f"the broker {self._settings.broker_name} takes no transactional messages "
+                    f"(rejectTransactionMessage)",
+                )
+            return self._redirects.half(topic, queue_id, props, sys_flag)
+        if sys_flag & TRANSACTION:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "sysFlag marks a part of a transaction, but the property TRAN_MSG is not true; set both or none",
+            )
+        return self._redirects.apply(topic, queue_id, props, sys_flag, now_ms)
 
     def _by_priority(self, topic: str, queue: BaseQueue, props: bytes) -> tuple[BaseQueue, bytes]:
         """The queue of a message with a priority; where that means nothing, the property is removed."""
