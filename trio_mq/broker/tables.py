@@ -1,6 +1,6 @@
 """The broker's JSON state files: loaded with care, saved so that a power cut leaves the old or the new.
 
-In: a table (topics, groups, offsets) and the directory of its file. Out: the table filled from the
+In: a table (topics, groups, offsets and others) and the directory of its file. Out: the table filled from the
 file or its backup, and a :class:`LoadedStateFile` that saves it again. Only loading makes one, so
 nothing is saved before it was loaded. Called when the broker starts, by its periodic saving and
 when it stops. Format: ``docs/reference/state-files.md``; Apache: ConfigManager.
@@ -14,6 +14,7 @@ an unreadable file is kept as ``x.json.bad-<ms>``. If there are files and none c
 start is refused and says what would be lost and which commands go on without it. That holds for
 the consumer offsets too: with an empty table each group would start where its from-where policy
 says, which is the end of the queue by default, so waiting messages would be skipped in silence.
+It does not hold for an expendable file, whose loss costs repeats only: the start goes on, and tells.
 Files of 0 bytes without a backup are no reason to refuse: that is a first save that was cut off.
 """
 

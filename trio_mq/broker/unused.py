@@ -2,7 +2,7 @@
 
 In: the directory ``config`` of a store. Out: files that a crash has spoilt have other names (cases C043, C046), and
 one line in the log says so. Called when the tables are loaded. Format: ``docs/reference/state-files.md``; source:
-Apache ConfigManager.load, ScheduleMessageService, TimerMetrics, TransactionMetrics.
+Apache ConfigManager.load, ConsumerFilterManager, TransactionMetrics.
 """
 
 from __future__ import annotations

@@ -17,12 +17,11 @@ from trio_mq.config import Settings
 from trio_mq.errors import BodyError, RequestRefused, StoreFull
 from trio_mq.net.requests import Call, Deferred, Reply, RequestTable
 from trio_mq.protocol import jsondialect, properties
-from trio_mq.protocol.codes import RequestCode, ResponseCode
+from trio_mq.protocol.codes import Perm, RequestCode, ResponseCode
 from trio_mq.protocol.headers import RecallMessageReply, RecallMessageRequest
 from trio_mq.protocol.recall import RecallHandle, parse_recall_handle
 
 _TAG: Final = "_RECALL_TAG_"
-_WRITE: Final = 2
 
 
 class Recalls:
@@ -57,7 +56,9 @@ class Recalls:
                 "messages cannot be recalled from this broker; set recallMessageEnable=true",
             )
         now_ms = self._clock.now_ms()
-        writeable = mine.broker_permission & _WRITE or mine.allow_recall_when_broker_not_writeable
+        writeable = (
+            mine.broker_permission & Perm.WRITE or mine.allow_recall_when_broker_not_writeable
+        )
         if now_ms < mine.start_accept_send_request_ms or not writeable:
             raise RequestRefused(
                 ResponseCode.SERVICE_NOT_AVAILABLE, "this broker takes no messages now"
