@@ -595,7 +595,7 @@ class Java:
         self, ns: str, group: str, *subscriptions: tuple[str, str | None], start: str = "LAST_OFFSET",
         **settings: Any,
     ) -> Push:  # fmt: skip
-        """Settings: broadcast, orderly, later, instance."""
+        """Settings: broadcast, orderly, later, instance, unknown (queries of offsets fail)."""
         handle = Push(self.driver, unique("push"), "push")
         handle.client_id = self._start(
             handle,

@@ -1,4 +1,4 @@
-"""Behaviours section 5: broadcasting (B039 to B043)."""
+"""Behaviours section 5: broadcasting (B039 to B043), and cases from the field (C118, C119)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .raw import RawClient, Sender
 from .scenes import bodies, exactly, got, push
 
 ROUND = 16
-UNREGISTER_BROKER = 104
+MAX_OFFSET, UNREGISTER_BROKER = 30, 104
 
 
 def listeners(
@@ -109,6 +109,25 @@ def test_broadcast_and_cluster_groups_do_not_disturb_each_other(
     java.producer(cluster.ns).send_ok(texts(topic, ROUND))
     exactly(listener, ROUND)
     exactly(worker, ROUND)
+
+
+def test_c118_a_new_listener_misses_nothing_that_is_sent_after_its_start(
+    java: Java, cluster: Cluster
+) -> None:
+    """It starts at the ends of the queues that it was told, however soon the next messages come."""
+    topic = cluster.topic()
+    producer = java.producer(cluster.ns)
+    producer.send_ok(texts(topic, ROUND, "old"))
+    (consumer,) = listeners(java, cluster, topic, 1)
+    messages = texts(topic, 100, "new")
+    with RawClient(cluster.brokers[0].address) as client:
+        queues = [{"topic": topic, "queueId": str(number)} for number in range(8)]
+        ends = [int(client.call(MAX_OFFSET, queue).ext["offset"]) for queue in queues]
+        producer.send_ok(messages)
+        again = [int(client.call(MAX_OFFSET, queue).ext["offset"]) for queue in queues]
+    assert (sum(ends), sum(again)) == (ROUND, ROUND + 100)
+    exactly(consumer, 100)
+    assert got(consumer) == bodies(messages)
 
 
 def test_c119_a_broker_that_was_away_for_a_while(java: Java, workshop: Workshop) -> None:

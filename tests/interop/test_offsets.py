@@ -1,4 +1,4 @@
-"""Behaviours section 14: offsets, as far as no pop is needed (B099 to B106, B114, B115, B117).
+"""Behaviours section 14: offsets, as far as no pop is needed (B099 to B106, B114 to B117).
 
 Standard set-up of that section: long polling is off.
 """
@@ -28,7 +28,7 @@ def fill(java: Java, cluster: Cluster, topic: str, each: int, prefix: str) -> in
 
 
 @pytest.mark.parametrize("each", [10, 100])
-def test_b099_to_b101_lag_and_pull_lag(java: Java, cluster3_short: Cluster, each: int) -> None:
+def test_b099_b100_b101_lag_and_pull_lag(java: Java, cluster3_short: Cluster, each: int) -> None:
     cluster = cluster3_short
     topic, group = cluster.topic(), cluster.group()
     consumer = push(java, cluster, (topic, "*"), group=group)
@@ -179,6 +179,22 @@ def test_b115_no_stored_offset_and_a_young_topic(java: Java, cluster3_short: Clu
             wanted = (0, "0") if stats["max"] else (22, None)
             assert (reply.code, reply.ext.get("offset")) == wanted
     consumer = java.push(cluster.ns, group, (topic, "*"), start="LAST_OFFSET")
+    exactly(consumer, 10, timeout_s=15)
+
+
+def test_b116_a_consumer_that_cannot_learn_its_offset_does_not_guess(
+    java: Java, cluster3_short: Cluster
+) -> None:
+    """The answers of the broker are turned into failures where they reach the client."""
+    cluster = cluster3_short
+    topic, group = cluster.topic(), cluster.group()
+    java.producer(cluster.ns).send_ok(texts(topic, 10))
+    lost = java.push(cluster.ns, group, (topic, "*"), start="FIRST_OFFSET", unknown=True)
+    holds_for(
+        lambda: not lost.assigned(topic) and not lost.count(), "no queue, no message", seconds=3
+    )
+    lost.stop()
+    consumer = java.push(cluster.ns, cluster.group(), (topic, "*"), start="FIRST_OFFSET")
     exactly(consumer, 10, timeout_s=15)
 
 

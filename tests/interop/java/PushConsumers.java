@@ -17,6 +17,10 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.remoting.protocol.RequestCode;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /** push.*: DefaultMQPushConsumer with a listener that keeps what it gets, can be held, and can always answer "later". */
@@ -124,7 +128,7 @@ final class PushConsumers {
 
         Push(JSONObject a) throws Exception {
             later = a.getBooleanValue("later");
-            consumer = Values.client(new DefaultMQPushConsumer(a.getString("group")), a);
+            consumer = Values.client(new DefaultMQPushConsumer(a.getString("group"), a.getBooleanValue("unknown") ? new OffsetsUnknown() : null), a);
             consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf("CONSUME_FROM_" + a.getString("from")));
             consumer.setMessageModel(a.getBooleanValue("broadcast") ? MessageModel.BROADCASTING : MessageModel.CLUSTERING);
             JSONArray subscriptions = a.getJSONArray("subscriptions");
@@ -162,6 +166,20 @@ final class PushConsumers {
                 got.addAll(messages);
             }
             return true;
+        }
+    }
+
+    /** Turns every answer to a query of an offset into a failure of the broker. */
+    private static final class OffsetsUnknown implements RPCHook {
+        @Override
+        public void doBeforeRequest(String address, RemotingCommand request) {
+        }
+
+        @Override
+        public void doAfterResponse(String address, RemotingCommand request, RemotingCommand response) {
+            if (request.getCode() == RequestCode.QUERY_CONSUMER_OFFSET && response != null) {
+                response.setCode(ResponseCode.SYSTEM_ERROR);
+            }
         }
     }
 }
