@@ -86,7 +86,8 @@ def test_timers_change_hands(workshop: Workshop, owners: tuple[str, str], ending
             assert came.keys() == due.keys(), "those that were taken back do not come"
         assert max(came.values()) == 1 or ending == "kill"
         for one in found:
-            assert int(one.properties["TIMER_DEQUEUE_MS"]) >= due[one.body.decode()] - 1
+            if (at := due.get(one.body.decode())) is not None:
+                assert int(one.properties["TIMER_DEQUEUE_MS"]) >= at - 1
         reply = raw_send(client, TOPIC, "new", TIMER_DELAY_MS=1500)
         assert reply.code == 0
         wait_for(lambda: in_topic(client, TOPIC)[-1].body == b"new", "a new one", timeout_s=10)
