@@ -177,7 +177,8 @@ async def test_a_bad_line_keeps_everything_as_it_was(tmp_path: Path, exists: boo
 
 
 @pytest.mark.parametrize(
-    "topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC", "a/b", ""]
+    "topic",
+    ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC", "a/b", "../x", ""],
 )
 async def test_topics_of_the_broker_are_refused(tmp_path: Path, topic: str) -> None:
     line = json.dumps({"topic": topic, "bodyText": "x"})

@@ -41,7 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"protocol"} | OPEN_TO_ALL,
     "recovery": {"store", "protocol"} | OPEN_TO_ALL,
     "sql92": {"protocol"},
-    "broker": {"__init__", "sql92", "store", "net", "protocol"} | OPEN_TO_ALL,  # __init__: the version
+    "broker": {"__init__", "sql92", "store", "net", "protocol"}
+    | OPEN_TO_ALL,  # __init__: the version
     "nameserver": {"store", "net", "protocol"} | OPEN_TO_ALL,
     "client": {"net", "protocol"} | OPEN_TO_ALL,
     "system": {"recovery", "broker", "nameserver", "store", "net", "protocol", "logs", "process"}

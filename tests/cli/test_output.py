@@ -82,7 +82,9 @@ def test_c083_the_table_shows_value_and_origin() -> None:
 
 def test_c083_json_has_every_setting_with_type_and_origin() -> None:
     """C083: the same for programs."""
-    shown = json.loads(output.settings_json(load(overrides=["brokerId=1", "transferMsgByHeap=false"])))
+    shown = json.loads(
+        output.settings_json(load(overrides=["brokerId=1", "transferMsgByHeap=false"]))
+    )
     settings = shown["settings"]
     assert settings.keys() == {info.meta.key for info in catalogue()}
     assert settings["brokerId"] == {"value": 1, "origin": "--set", "subsystem": "broker"}

@@ -115,7 +115,8 @@ def test_waiting_messages_travel(
     # What is in the store counts: a client may get a message again when its queues are shared out.
     with RawClient(server.address) as client:
         counts = Counter(r.body.decode() for r in stored(client, "Waits", len(sent), 4))
-    assert ending == "kill" or set(counts.values()) == {1}
+    twice = sorted(body for body, count in counts.items() if count > 1)
+    assert ending == "kill" or not twice, twice
     assert all(counts[m["body"]] == 1 for m in sent if m["body"].startswith("level-4"))
 
 

@@ -186,7 +186,7 @@ class Delays:
                     "messageDelayLevel has no level %d any more; the %d messages there come when they are due",
                     *(number, queue.max_offset - level.next),
                 )
-        self._look_at_clock(self._store.parts.checkpoint.value.physic_timestamp_ms)
+        self._look_at_clock(self._store.log.newest_ms)
         for level in self._levels.values():
             await self._look_ahead(level)
 
@@ -200,7 +200,7 @@ class Delays:
         queue, saved = level.queue, self._offsets.get(level.number)
         low, high = queue.min_offset, queue.max_offset
         place = low if saved is None else min(max(saved, low), high)
-        newest_ms = self._store.parts.checkpoint.value.physic_timestamp_ms
+        newest_ms = self._store.log.newest_ms  # Apache's checkpoint lags behind the log
         if newest_ms > 0 and place > low:
             place = min(place, await self._first_due_after(queue, low, place, newest_ms))
         level.next = place

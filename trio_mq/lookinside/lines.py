@@ -20,7 +20,6 @@ from trio_mq.protocol import properties
 from trio_mq.protocol.codes import TRANSACTION_MASK, MessageFlag
 from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
 from trio_mq.protocol.message import Host, split_batch
-from trio_mq.store.queuetable import fits_folder
 
 #: Most queues of a topic; a queue id has to be below.
 MAX_QUEUES: Final = 65_536
@@ -92,8 +91,6 @@ def _message(fields: Mapping[str, Any], now_ms: int) -> Line:
     sys_flag = sys_flag & ~_HOSTS_V6 | (_BORN_V6 if host.is_v6 else 0)
     body, data = _body(fields), _properties(fields)
     topic = _text(fields, "topic", None)
-    if not fits_folder(topic):
-        raise BadLine(f"topic {topic[:64]!r} cannot be the name of a topic")
     queue_id = _number(fields, "queueId", 0, MAX_QUEUES)
     if queue_id < 0:
         raise BadLine(f"queueId is {queue_id}; it must not be negative")

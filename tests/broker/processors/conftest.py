@@ -172,7 +172,9 @@ class Bench:
 
 async def make_bench(saver: bool = False, **settings: Any) -> Bench:
     clock, disk = TrioClock(), MemoryDisk()
-    all_settings = Settings(broker=BrokerSettings(broker_name=BROKER, **settings), store=attrs.evolve(STORE))
+    all_settings = Settings(
+        broker=BrokerSettings(broker_name=BROKER, **settings), store=attrs.evolve(STORE)
+    )
     mine = all_settings.broker
     tables = await load_tables(
         disk,

@@ -387,7 +387,7 @@ async def test_a_half_without_room_for_the_count_of_its_checks(autojump_clock, b
     sent = producer.half(b"x", LONG="x" * 32_600)
     assert len(halves(bench)[0].properties) > 32_767 - 40
     producer.half(b"y")
-    await rounds(3)
+    await rounds(3.5)
     assert [half.body for half in halves(bench)] == [b"x", *[b"y"] * 4]
     checks_of_x = [check for check in producer.checks() if check.message.body == b"x"]
     assert [check.header.tran_state_table_offset for check in checks_of_x] == [0, 0, 0]
