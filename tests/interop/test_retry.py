@@ -245,7 +245,7 @@ def test_c106_stopping_while_a_message_fails_makes_no_copies_of_copies(
     tries = 0
     for _ in range(4):
         consumer = failing(java, cluster, topic, ALWAYS, group, workMs=600, delayLevel=1)
-        consumer.wait_for(lambda found: len(found) >= 1, "a try", 30)
+        consumer.wait_for(lambda found: len(found) >= 1, "a try", 75)
         consumer.stop()
         tries += len(consumer.tries())
     sleep(2)
