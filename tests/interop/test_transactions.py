@@ -232,7 +232,10 @@ def test_open_transactions_move_to_apache_and_back(
             planned(topic, f"{phase}-rollback", ROLL_BACK),
         )
         # The plans count checks of one producer, and this one is new: the open ones are decided by the first.
-        wait_delivered(cluster, topic, len(bodies) + 1, 40)
+        if ending == "stop":
+            wait_delivered(cluster, topic, len(bodies) + 1, 40)
+        else:  # Apache, killed, forgets which of its copies of a half message it has settled
+            wait_for(lambda: delivered(cluster, topic) > len(bodies), "all", timeout_s=40)  # noqa: B023
         assert all(check.body in bodies for check in producer.checks())
         # Two decisions of this phase and two about those that were open; without their op records the next owner would
         # ask again, and a commit would be there twice.
@@ -246,10 +249,10 @@ def test_open_transactions_move_to_apache_and_back(
             java.close()
             server.stop() if ending == "stop" else server.kill()
     consumer = push(java, cluster, (topic, "*"), start="FIRST_OFFSET")
-    consumer.wait(len(bodies), 40)
+    wait_for(lambda: set(consumer.bodies()) >= set(bodies), "all", timeout_s=60)
     counts = Counter(consumer.bodies())
     assert counts.keys() == set(bodies)
-    # Apache writes its op records some time after a commit: what it decided last may come again after a kill.
+    # What Apache decided before it was killed may come again, here as there.
     twice = {body for body, count in counts.items() if count > 1}
     assert twice <= ({"0-open", "0-open2", "1-commit"} if ending == "kill" else set())
 
