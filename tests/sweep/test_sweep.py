@@ -78,10 +78,8 @@ def test_the_workload_does_all_that_a_broker_does_to_its_disk():
     removed = [o.path for o in done.disk.operations if o.kind in ("remove", "remove_tree")]
     assert f"{ROOT}/commitlog/{0:020d}" in removed
     assert f"{ROOT}/consumequeue/Doomed" in removed
-    assert {name: len(saved) >= 2 for name, saved in done.ledger.saves.items()} == {
-        f"{ROOT}/config/{name}.json": True
-        for name in ("topics", "subscriptionGroup", "consumerOffset")
-    }
+    for name in ("topics", "subscriptionGroup", "consumerOffset"):
+        assert len(done.ledger.saves[f"{ROOT}/config/{name}.json"]) >= 2
     assert len(done.ledger.acked) == len(done.ledger.sent) > 100
     assert done.ledger.refused == []
     assert done.ledger.expired_to > 0
