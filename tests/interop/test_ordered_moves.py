@@ -63,7 +63,7 @@ def in_order(consumers: Sequence[Orderly]) -> int:
     return repeats
 
 
-@pytest.mark.parametrize("clients", ["java", "go", "both"])
+@pytest.mark.parametrize("clients", ["java", pytest.param("go", marks=pytest.mark.repeats), "both"])
 def test_order_through_a_rebalance(java: Java, go: Go, cluster: Cluster, clients: str) -> None:
     topic, group = cluster.topic(QUEUES), cluster.group()
     first = orderly(go if clients == "go" else java, cluster.ns, group, topic)
@@ -82,8 +82,15 @@ def test_order_through_a_rebalance(java: Java, go: Go, cluster: Cluster, clients
     assert {w.queue for w in consumers[1].works()} == set(range(QUEUES))
 
 
-@pytest.mark.parametrize("clients", ["java", "go"])
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize(
+    ("how", "clients"),
+    [
+        ("stop", "java"),
+        pytest.param("stop", "go", marks=pytest.mark.repeats),
+        ("kill", "java"),
+        ("kill", "go"),
+    ],
+)
 def test_order_through_a_restart_of_the_broker(
     java: Java, go: Go, workshop: Workshop, clients: str, how: str
 ) -> None:

@@ -33,7 +33,13 @@ from .servers import Kind, Server
 POPPING = {**STANDARD, "reviveInterval": "1000", "popCkStayBufferTimeOut": "3000"}
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["plain", "merge"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(False, id="plain"),
+        pytest.param(True, id="merge", marks=pytest.mark.repeats),
+    ],
+)
 def broker(
     request: pytest.FixtureRequest, kind: Kind, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
