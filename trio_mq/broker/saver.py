@@ -17,6 +17,8 @@ import trio
 
 from trio_mq.broker.tables import BrokerTables, LoadedStateFile
 from trio_mq.errors import StoreError
+from trio_mq.net.requests import Call, Reply
+from trio_mq.protocol.codes import ResponseCode
 
 log = logging.getLogger("trio_mq.broker.saver")
 
@@ -24,6 +26,14 @@ RETRY_S: Final = 5.0
 """Time until a save that failed is tried again, unless somebody asks sooner."""
 
 Done = Callable[[StoreError | None], None]
+
+
+def respond_saved(call: Call, reply: Reply, error: StoreError | None) -> None:
+    """Answer a change with `reply` once it is saved; or say that it is not, though it is in effect."""
+    if error is not None:
+        told = f"the change is in effect but not saved, a restart may lose it: {error}"
+        reply = Reply(ResponseCode.SYSTEM_ERROR, remark=told)
+    call.respond(reply)
 
 
 @attrs.define(eq=False)

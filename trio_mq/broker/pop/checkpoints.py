@@ -71,14 +71,7 @@ class Checkpoint(msgspec.Struct):
     @property
     def key(self) -> Key:
         """See :data:`Key`."""
-        return (
-            self.topic,
-            self.group,
-            self.queue_id,
-            self.start_offset,
-            self.pop_time_ms,
-            self.broker_name or "",
-        )
+        return _key_of(self)
 
     @property
     def due_ms(self) -> int:
@@ -120,14 +113,7 @@ class Ack(msgspec.Struct):
     @property
     def key(self) -> Key:
         """The key of its check point; an empty broker name stands for the broker that reads it."""
-        return (
-            self.topic,
-            self.group,
-            self.queue_id,
-            self.start_offset,
-            self.pop_time_ms,
-            self.broker_name or "",
-        )
+        return _key_of(self)
 
     @property
     def tag(self) -> str:
@@ -221,3 +207,14 @@ class Open:
     revive_offset: int
     left: set[int]
     log_end: int | None = None
+
+
+def _key_of(part: Checkpoint | Ack) -> Key:
+    return (
+        part.topic,
+        part.group,
+        part.queue_id,
+        part.start_offset,
+        part.pop_time_ms,
+        part.broker_name or "",
+    )

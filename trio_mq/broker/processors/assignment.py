@@ -16,6 +16,7 @@ from trio_mq.broker.names import LMQ_PREFIX, RETRY_PREFIX
 from trio_mq.broker.pop.modes import POP, PULL, RequestModes, checked
 from trio_mq.broker.pop.shares import STRATEGIES, share_for_pop
 from trio_mq.broker.routes import TopicRoutes
+from trio_mq.broker.saver import respond_saved
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import RequestRefused, StoreError
@@ -133,13 +134,5 @@ class Assignments:
         self._groups.require(mode.consumer_group)
         self._modes.set_mode(mode)
         log.info("group %s reads topic %s by %s", mode.consumer_group, mode.topic, mode)
-        self._save(partial(_saved, call))
+        self._save(partial(respond_saved, call, Reply()))
         return DEFERRED
-
-
-def _saved(call: Call, error: StoreError | None) -> None:
-    if error is None:
-        call.respond(Reply())
-    else:
-        told = f"the mode is in effect but not saved, a restart may lose it: {error}"
-        call.respond(Reply(ResponseCode.SYSTEM_ERROR, remark=told))

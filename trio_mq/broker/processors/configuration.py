@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
-from trio_mq.broker.saver import Saver
+from trio_mq.broker.saver import Saver, respond_saved
 from trio_mq.broker.topics import TopicTable
 from trio_mq.broker.updates import SettingUpdates
 from trio_mq.clock import Clock
 from trio_mq.config import Settings
 from trio_mq.config.live import Forbidden, read_changes, shown
 from trio_mq.config.settings import catalogue
-from trio_mq.errors import ConfigError, RequestRefused, StoreError
+from trio_mq.errors import ConfigError, RequestRefused
 from trio_mq.net.requests import DEFERRED, Call, Deferred, Reply, RequestTable
 from trio_mq.protocol import bodies
 from trio_mq.protocol.codes import RequestCode, ResponseCode
@@ -83,13 +84,5 @@ class Configuration:
     def _when_saved(self, call: Call) -> Reply | Deferred:
         if self._saver is None:
             return Reply()
-
-        def done(error: StoreError | None) -> None:
-            if error is None:
-                call.respond(Reply())
-            else:
-                told = f"the change is in effect but not saved, a restart loses it: {error}"
-                call.respond(Reply(ResponseCode.SYSTEM_ERROR, remark=told))
-
-        self._saver.soon(done)
+        self._saver.soon(partial(respond_saved, call, Reply()))
         return DEFERRED

@@ -8,19 +8,20 @@ Rules: Apache AdminBrokerProcessor.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.names import pop_retry_topics
 from trio_mq.broker.offsets import ConsumerOffsets
-from trio_mq.broker.saver import Saver
+from trio_mq.broker.saver import Saver, respond_saved
 from trio_mq.broker.stats import BrokerStats
 from trio_mq.broker.topics import TopicTable
-from trio_mq.errors import BodyError, StoreError
+from trio_mq.errors import BodyError
 from trio_mq.net.requests import DEFERRED, Call, Deferred, Reply, RequestTable
 from trio_mq.protocol import bodies
 from trio_mq.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicList
-from trio_mq.protocol.codes import RequestCode, ResponseCode
+from trio_mq.protocol.codes import RequestCode
 from trio_mq.protocol.headers.admin import (
     CreateTopicRequest,
     DeleteSubscriptionGroupRequest,
@@ -165,15 +166,7 @@ class Definitions:
     def _when_saved(self, call: Call) -> Reply | Deferred:
         if self._saver is None:
             return Reply()
-
-        def done(error: StoreError | None) -> None:
-            if error is None:
-                call.respond(Reply())
-            else:
-                told = f"the change is in effect but not saved, a restart may lose it: {error}"
-                call.respond(Reply(ResponseCode.SYSTEM_ERROR, remark=told))
-
-        self._saver.soon(done)
+        self._saver.soon(partial(respond_saved, call, Reply()))
         return DEFERRED
 
 

@@ -8,17 +8,17 @@ AdminBrokerProcessor, SubscriptionGroupManager.updateForbidden, ConsumerOffsetMa
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.members import Members
 from trio_mq.broker.offsets import ConsumerOffsets
-from trio_mq.broker.saver import Saver
+from trio_mq.broker.saver import Saver, respond_saved
 from trio_mq.broker.topics import TopicTable
-from trio_mq.errors import StoreError
 from trio_mq.net.requests import DEFERRED, Call, Deferred, Reply, RequestTable
 from trio_mq.protocol import bodies
 from trio_mq.protocol.bodies import GroupForbidden
-from trio_mq.protocol.codes import RequestCode, ResponseCode
+from trio_mq.protocol.codes import RequestCode
 from trio_mq.protocol.headers.admin import UpdateGroupForbiddenRequest
 from trio_mq.protocol.headers.offset import CloneGroupOffsetRequest
 
@@ -62,12 +62,7 @@ class GroupAccess:
             "group %s %s read topic %s, set by %s",
             *(group, "may" if readable else "may not", topic, call.peer.address),
         )
-
-        def done(error: StoreError | None) -> None:
-            told = f"in effect but not saved, a restart may lose it: {error}"
-            call.respond(Reply(ResponseCode.SYSTEM_ERROR, remark=told) if error else reply)
-
-        self._saver.soon(done)
+        self._saver.soon(partial(respond_saved, call, reply))
         return DEFERRED
 
     def clone(self, call: Call, request: CloneGroupOffsetRequest) -> Reply:
