@@ -216,7 +216,7 @@ class PopLedger:
         """Whether a group has so many messages of a queue that it gets no more."""
         if not self._settings.enable_pop_message_threshold:
             return False
-        out = self._inflight.get((topic, group), {}).get(queue_id, 0)
+        out = self.inflight(topic, group, queue_id)
         return out > self._settings.pop_inflight_message_threshold
 
     def inflight(self, topic: str, group: str, queue_id: int) -> int:

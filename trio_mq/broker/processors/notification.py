@@ -11,6 +11,7 @@ from functools import partial
 
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.names import pop_retry_topics
+from trio_mq.broker.pop.access import readable_topic, require_consuming, require_reads
 from trio_mq.broker.pop.ledger import PopLedger
 from trio_mq.broker.pop.orders import PopOrders
 from trio_mq.broker.pop.polls import Held, PopPolls, deadline_s
@@ -20,7 +21,7 @@ from trio_mq.config import BrokerSettings
 from trio_mq.errors import RequestRefused
 from trio_mq.net.requests import DEFERRED, Call, Deferred, Reply, RequestTable
 from trio_mq.protocol.bodies import TopicConfig
-from trio_mq.protocol.codes import Perm, RequestCode, ResponseCode
+from trio_mq.protocol.codes import RequestCode
 from trio_mq.protocol.headers.pop import (
     NotificationReply,
     NotificationRequest,
@@ -135,26 +136,7 @@ class Notifications:
 
     def _check(self, request: NotificationRequest | PollingInfoRequest) -> TopicConfig:
         """Apache's checks in Apache's order."""
-        settings, group = self._settings, request.consumer_group
-        if not settings.broker_permission & Perm.READ:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"the broker {settings.broker_name} does not hand out messages (brokerPermission)",
-            )
-        topic = self._topics.require(request.topic)
-        if not topic.perm & Perm.READ:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"topic {request.topic} may not be read (perm {topic.perm})",
-            )
-        if request.queue_id >= topic.read_queue_nums:
-            raise RequestRefused(
-                ResponseCode.INVALID_PARAMETER,
-                f"queue id {request.queue_id}: topic {request.topic} has {topic.read_queue_nums} queues to read",
-            )
-        if not self._groups.require(group).consume_enable:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group {group} may not consume (consumeEnable)",
-            )
+        require_reads(self._settings)
+        topic = readable_topic(self._topics, request.topic, request.queue_id)
+        require_consuming(self._groups, request.consumer_group)
         return topic

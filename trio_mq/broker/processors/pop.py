@@ -17,6 +17,7 @@ from trio_mq.broker.filters import EVERYTHING, Filters, MessageFilter
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.names import INTERNAL_TOPIC_MAX_LENGTH, pop_retry_topics
 from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.pop.access import readable_topic, require_consuming, require_reads
 from trio_mq.broker.pop.checkpoints import Checkpoint
 from trio_mq.broker.pop.ledger import HandedOut, PopLedger
 from trio_mq.broker.pop.orders import PopOrders
@@ -36,7 +37,7 @@ from trio_mq.errors import RequestRefused, StoreFull
 from trio_mq.net.requests import DEFERRED, Call, Deferred, Peer, Reply, RequestTable
 from trio_mq.protocol import headers, properties
 from trio_mq.protocol.bodies import TopicConfig
-from trio_mq.protocol.codes import Perm, RequestCode, ResponseCode
+from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
 from trio_mq.protocol.headers.pop import PopMessageReply, PopMessageRequest
 from trio_mq.protocol.layout import MAX_TOPIC_V1_BYTES
@@ -159,11 +160,7 @@ class Popper:
                 f"the pop came {late_ms} ms after its time was over (bornTime + pollTime); "
                 f"are the clocks of client and broker the same?",
             )
-        if not settings.broker_permission & Perm.READ:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"the broker {settings.broker_name} does not hand out messages (brokerPermission)",
-            )
+        require_reads(settings)
         if request.max_msg_nums > MAX_MESSAGES:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
@@ -174,33 +171,16 @@ class Popper:
                 ResponseCode.SYSTEM_ERROR,
                 "pops need the timer, which is off in this broker; set timerWheelEnable=true",
             )
-        topic = self._topics.require(request.topic)
-        if not topic.perm & Perm.READ:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"topic {request.topic} may not be read (perm {topic.perm})",
-            )
-        if request.queue_id >= topic.read_queue_nums:
-            raise RequestRefused(
-                ResponseCode.INVALID_PARAMETER,
-                f"queue id {request.queue_id}: topic {request.topic} has {topic.read_queue_nums} "
-                f"queues to read",
-            )
+        topic = readable_topic(self._topics, request.topic, request.queue_id)
         retry, _ = pop_retry_topics(request.topic, request.consumer_group)
-        if (
-            len(retry) > INTERNAL_TOPIC_MAX_LENGTH
-        ):  # what is not acknowledged must be able to come back
+        # What is not acknowledged must be able to come back.
+        if len(retry) > INTERNAL_TOPIC_MAX_LENGTH:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
                 f"the names of topic and group make a retry topic of {len(retry)} characters, "
                 f"{INTERNAL_TOPIC_MAX_LENGTH} are allowed; use shorter names",
             )
-        group = self._groups.require(request.consumer_group)
-        if not group.consume_enable:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group {group.group_name} may not consume (consumeEnable)",
-            )
+        require_consuming(self._groups, request.consumer_group)
         return topic
 
     def _wanted(self, request: PopMessageRequest) -> MessageFilter:
