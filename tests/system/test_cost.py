@@ -21,8 +21,10 @@ pytestmark = pytest.mark.slow
 MB = 1_000_000
 IDLE_LIMIT_BYTES = 80 * MB
 BUSY_LIMIT_BYTES = 120 * MB
-#: Processor time up to the ready line, modules compiled on the way: measured are 0.3 to 0.5 s.
+#: Processor time up to the ready line, of modules that were compiled before: 0.3 s on a quiet machine.
 START_LIMIT_CPU_S = 0.9
+#: And for each queue: 60 µs on a quiet machine, 1.2 s for 20,000; a slow one takes some times as much.
+QUEUE_LIMIT_CPU_S = 300e-6
 MESSAGES = 100_000
 QUEUES = 4
 
@@ -77,6 +79,16 @@ def test_c170_a_start_is_cheap_and_memory_stays_small_under_100_000_messages(
     assert running.stop().code == 0
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One start before those that are measured: the first one compiles."""
+    starter = Starter(tmp_path_factory.mktemp("compiled"))
+    try:
+        assert starter().stop().code == 0
+    finally:
+        starter.close()
+
+
 @pytest.fixture
 def room(tmp_path: Path) -> Iterator[Path]:
     """A folder for many files, in memory where that is possible: a disk takes long to make and remove them."""
@@ -97,8 +109,7 @@ def test_c172_many_queues_cost_a_start_little_each(serve: Starter, room: Path) -
     found = running.recovery
     assert (found["clean"], found["queues"], found["records"]) == (True, queues + 8, 1)
     assert found["seconds"].keys() == {"load", "tails", "log", "queues", "settle"}
-    # 60 µs for each are measured: 1.2 s for 20,000.
-    assert running.child.cpu_s() < START_LIMIT_CPU_S + queues * 200e-6
+    assert running.child.cpu_s() < START_LIMIT_CPU_S + queues * QUEUE_LIMIT_CPU_S
     opened = {name for name in running.child.open_files() if "/Long/" in name}
     assert {name[-5:] for name in opened} <= {"00000", "16000"}
     with running.client() as client:
