@@ -52,10 +52,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     | OPEN_TO_ALL,
     "offline": {"lookinside", "recovery", "broker", "store", "protocol"} | OPEN_TO_ALL,
     "cli": {"__init__", "system", "offline", "offline_store", "lookinside", "recovery"}
-    | {"store", "protocol", "logs"}
+    | {"store", "protocol", "logs", "client"}
     | OPEN_TO_ALL,
-    "testing": {"store", "net", "protocol"} | OPEN_TO_ALL,
-    "__init__": {"client"} | OPEN_TO_ALL,
+    "blocking": {"client", "protocol"} | OPEN_TO_ALL,
+    "testing": {"__init__", "client", "system", "store", "net", "protocol"} | OPEN_TO_ALL,
+    "__init__": {"client", "protocol"} | OPEN_TO_ALL,
     "__main__": {"cli"},
 }
 """The picture of docs/explanation/architecture.md: a room, and the rooms it may know."""

@@ -1,7 +1,91 @@
-"""trio-mq: a message broker on Trio that speaks Apache RocketMQ.
+"""trio-mq: a message broker on Trio that speaks Apache RocketMQ, and a client for any RocketMQ cluster.
 
-The package root holds the public names of the client API and nothing else; the broker is started with
-``trio-mq serve`` (see :mod:`trio_mq.cli`).
+The package root holds the public names of the client API and nothing else; :mod:`trio_mq.blocking` has the same API
+for plain threads, and the broker is started with ``trio-mq serve`` (see :mod:`trio_mq.cli`). Names are loaded when
+they are first used: the broker, which needs none of them, starts faster.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trio_mq.client.messages import (
+        Message,
+        Outcome,
+        ReceivedMessage,
+        SendReceipt,
+        SendStatus,
+    )
+    from trio_mq.client.options import Credentials
+    from trio_mq.client.subscription import Sql
+    from trio_mq.errors import (
+        ClientError,
+        ConfigError,
+        HandlerError,
+        NoRoute,
+        NotOpen,
+        PeerRefused,
+        PeerUnavailable,
+        SendFailed,
+        TrioMQError,
+    )
+    from trio_mq.protocol.bodies import MessageQueue
+
 __version__ = "0.1.0"
+
+#: Public names and where they are.
+_HOMES = {
+    "ClientError": "errors",
+    "ConfigError": "errors",
+    "Credentials": "client.options",
+    "HandlerError": "errors",
+    "Message": "client.messages",
+    "MessageQueue": "protocol.bodies",
+    "NoRoute": "errors",
+    "NotOpen": "errors",
+    "Outcome": "client.messages",
+    "PeerRefused": "errors",
+    "PeerUnavailable": "errors",
+    "ReceivedMessage": "client.messages",
+    "SendFailed": "errors",
+    "SendReceipt": "client.messages",
+    "SendStatus": "client.messages",
+    "Sql": "client.subscription",
+    "TrioMQError": "errors",
+}
+
+__all__ = [
+    "ClientError",
+    "ConfigError",
+    "Credentials",
+    "HandlerError",
+    "Message",
+    "MessageQueue",
+    "NoRoute",
+    "NotOpen",
+    "Outcome",
+    "PeerRefused",
+    "PeerUnavailable",
+    "ReceivedMessage",
+    "SendFailed",
+    "SendReceipt",
+    "SendStatus",
+    "Sql",
+    "TrioMQError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'trio_mq' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"trio_mq.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,7 +15,13 @@
     │   ├── StoreFull                23  no room on the disk
     │   └── ForeignFormat            24  not a store, or one with other sizes than configured
     ├── RequestRefused               1   a request was understood and is refused, with the peers' response code
+    │   └── PeerRefused              1   the same, told to our client: names the address and what was asked for
     ├── PeerUnavailable              30  nobody answers at an address
+    ├── ClientError                  1   a client was asked for what it cannot do
+    │   ├── NotOpen                  1   used before its `async with` block, or after it
+    │   ├── NoRoute                  32  no broker of the cluster serves the topic
+    │   ├── SendFailed               33  no try of a send came through; holds the failure of each
+    │   └── HandlerError             1   a handler returned what means nothing
     ├── AddressInUse                 31  a port that we should listen on is taken
     └── ConfigError                  2   a setting, a file of settings or a command line is wrong
 
@@ -108,6 +114,61 @@ class PeerUnavailable(TrioMQError):
     """No connection to an address, or no answer in time."""
 
     exit_code = 30
+
+
+class PeerRefused(RequestRefused):
+    """A peer answered a client of ours with an error code.
+
+    `address` is ``host:port``, `what` names the request and its topic or group; :attr:`code` and :attr:`remark` are
+    the peer's.
+    """
+
+    def __init__(self, code: int, remark: str | None, *, address: str, what: str) -> None:
+        super().__init__(code, remark or "no reason given")
+        self.address = address
+        self.what = what
+
+    def __str__(self) -> str:
+        """One line: who refused what with which code, and the peer's own words."""
+        return f"{self.address} refused {self.what} with code {self.code}: {self.remark}"
+
+
+class ClientError(TrioMQError):
+    """A client was asked for something that it cannot do."""
+
+
+class NotOpen(ClientError):
+    """A client was used before its block, or after it."""
+
+
+class NoRoute(ClientError):
+    """No broker serves a topic, or none in the way that was asked for."""
+
+    exit_code = 32
+
+    def __init__(self, text: str, *, topic: str) -> None:
+        super().__init__(text)
+        self.topic = topic
+
+
+class SendFailed(ClientError):
+    """A send failed at every broker that was tried. `failures` holds the error of each try, in order."""
+
+    exit_code = 33
+
+    def __init__(self, text: str, *, failures: tuple[TrioMQError, ...] = ()) -> None:
+        super().__init__(text)
+        self.failures = failures
+
+    @property
+    def code(self) -> int | None:
+        """The response code of the last try, None when no broker answered it."""
+        last = self.failures[-1] if self.failures else None
+        return last.code if isinstance(last, RequestRefused) else None
+
+
+class HandlerError(ClientError):
+    """A consumer's handler returned a value that means nothing."""
 
 
 class AddressInUse(TrioMQError):

@@ -29,6 +29,8 @@ CONNECT_TIMEOUT_S = 3.0
 _NEXT_STEP = "check the address, that a RocketMQ peer listens there, and firewalls"
 
 Connect = Callable[[Address, float], Awaitable[anyio.abc.ByteStream]]
+#: Told of each new link, before anything is sent over it.
+OnLink = Callable[[Link], None]
 
 
 async def connect(address: Address, timeout_s: float = CONNECT_TIMEOUT_S) -> anyio.abc.SocketStream:
@@ -83,11 +85,13 @@ class LinkPool:
         connect: Connect = connect,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         on_request: OnRequest | None = None,
+        on_link: OnLink | None = None,
     ) -> None:
         self._start = start
         self._connect = connect
         self._connect_timeout_s = connect_timeout_s
         self._on_request = on_request
+        self._on_link = on_link
         self._slots: dict[Address, _Slot] = {}
 
     async def link(self, address: Address) -> Link:
@@ -116,7 +120,14 @@ class LinkPool:
         slot.failure = None
         slot.link = Link(stream, address, on_request=self._on_request)
         self._start(slot.link)
+        if self._on_link is not None:
+            self._on_link(slot.link)
         return slot.link
+
+    def living(self) -> list[Link]:
+        """All links that are connected now."""
+        links = (slot.link for slot in self._slots.values())
+        return [link for link in links if link is not None and not link.closed]
 
     async def call(
         self, address: Address, command: Command, timeout_s: float = CALL_TIMEOUT_S
@@ -165,6 +176,7 @@ async def open_pool(
     connect: Connect = connect,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     on_request: OnRequest | None = None,
+    on_link: OnLink | None = None,
 ) -> AsyncIterator[LinkPool]:
     """A pool whose links live as long as the block. An error of the block leaves as itself, not in
     a group.
@@ -180,6 +192,7 @@ async def open_pool(
             connect=connect,
             connect_timeout_s=connect_timeout_s,
             on_request=on_request,
+            on_link=on_link,
         )
         try:
             yield pool

@@ -1,0 +1,1 @@
+"""Tests of the Python client, without a network where that is possible."""

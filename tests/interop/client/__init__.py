@@ -1,0 +1,1 @@
+"""The Python client against the broker under test, under Trio and asyncio."""

@@ -1,0 +1,138 @@
+"""Routes: which brokers serve a topic, with which queues, at which addresses.
+
+In: bodies of GET_ROUTEINFO_BY_TOPIC. Out: :class:`TopicRoute` (pure) and :class:`RouteTable`, what a client knows of
+all topics that it uses. Called by :mod:`.instance`, which asks the name servers. Source of the rules: Apache
+TopicRouteData, MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+import attrs
+
+from trio_mq.config.addresses import Address
+from trio_mq.net.address import parse_address
+from trio_mq.protocol.bodies import MessageQueue, TopicRouteData
+from trio_mq.protocol.codes import Perm
+
+MASTER_ID = 0
+#: Queues of a topic that a send makes (Apache: DefaultMQProducer.defaultTopicQueueNums).
+DEFAULT_TOPIC_QUEUES = 4
+#: The topic whose route says where new topics may be made (Apache: TopicValidator).
+AUTO_CREATE_TOPIC = "TBW102"
+
+
+@attrs.define(slots=False, frozen=True)
+class TopicRoute:
+    """Where a topic is. `brokers` maps broker names to addresses by broker id."""
+
+    topic: str
+    data: TopicRouteData
+
+    @cached_property
+    def brokers(self) -> dict[str, dict[int, Address]]:
+        """Addresses by broker name and broker id; one that does not parse is left out."""
+        found: dict[str, dict[int, Address]] = {}
+        for broker in self.data.broker_datas:
+            addresses = found.setdefault(broker.broker_name, {})
+            for broker_id, text in sorted(broker.broker_addrs.items()):
+                addresses[broker_id] = parse_address(text, what=f"address of {broker.broker_name}")
+        return found
+
+    @cached_property
+    def publish_queues(self) -> tuple[MessageQueue, ...]:
+        """Queues that can be sent to, by broker name and id; those of an ordered topic as it is configured."""
+        if self.data.order_topic_conf:
+            return tuple(_ordered_queues(self.topic, self.data.order_topic_conf))
+        found = []
+        for queues in sorted(self.data.queue_datas, key=lambda queues: queues.broker_name):
+            if queues.perm & Perm.WRITE and MASTER_ID in self.brokers.get(queues.broker_name, {}):
+                found += self._of(queues.broker_name, queues.write_queue_nums)
+        return tuple(found)
+
+    @cached_property
+    def read_queues(self) -> tuple[MessageQueue, ...]:
+        """Queues that can be consumed, by broker name and id."""
+        found = []
+        for queues in sorted(self.data.queue_datas, key=lambda queues: queues.broker_name):
+            if queues.perm & Perm.READ:
+                found += self._of(queues.broker_name, queues.read_queue_nums)
+        return tuple(found)
+
+    def for_new_topic(self, topic: str, queues: int = DEFAULT_TOPIC_QUEUES) -> TopicRoute:
+        """This route, of the auto-create topic, as that of a topic that the first send will make."""
+        data = attrs.evolve(
+            self.data,
+            order_topic_conf=None,
+            queue_datas=tuple(
+                attrs.evolve(
+                    data,
+                    read_queue_nums=min(queues, data.read_queue_nums),
+                    write_queue_nums=min(queues, data.read_queue_nums),
+                )
+                for data in self.data.queue_datas
+            ),
+        )
+        return TopicRoute(topic, data)
+
+    def _of(self, broker_name: str, count: int) -> list[MessageQueue]:
+        return [MessageQueue(self.topic, broker_name, number) for number in range(count)]
+
+
+def _ordered_queues(topic: str, conf: str) -> Iterable[MessageQueue]:
+    """``broker-a:4;broker-b:2``."""
+    for item in conf.split(";"):
+        name, _, count = item.partition(":")
+        for number in range(int(count) if count.isdigit() else 0):
+            yield MessageQueue(topic, name, number)
+
+
+class RouteTable:
+    """The routes of all topics in use, and the addresses of all brokers in them."""
+
+    def __init__(self) -> None:
+        self._routes: dict[str, TopicRoute] = {}
+
+    @property
+    def topics(self) -> Mapping[str, TopicRoute]:
+        """Routes by topic."""
+        return self._routes
+
+    def put(self, route: TopicRoute) -> bool:
+        """Keep a route; whether it differs from the one that was known."""
+        old = self._routes.get(route.topic)
+        self._routes[route.topic] = route
+        return old is None or old.data != route.data
+
+    def drop(self, topic: str) -> None:
+        """Forget a topic."""
+        self._routes.pop(topic, None)
+
+    def brokers(self) -> dict[str, dict[int, Address]]:
+        """Addresses of all brokers in all routes, by broker name and broker id."""
+        found: dict[str, dict[int, Address]] = {}
+        for route in self._routes.values():
+            for name, addresses in route.brokers.items():
+                found.setdefault(name, {}).update(addresses)
+        return found
+
+    def addresses(self) -> set[Address]:
+        """All addresses in :meth:`brokers`."""
+        return {address for by_id in self.brokers().values() for address in by_id.values()}
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID) -> Address | None:
+        """The address of one broker, None when no route names it."""
+        for route in self._routes.values():
+            found = route.brokers.get(broker_name, {}).get(broker_id)
+            if found is not None:
+                return found
+        return None
+
+    def any_address(self, broker_name: str, preferred_id: int = MASTER_ID) -> Address | None:
+        """The address of the broker with that id, or of the one with the least id that is there."""
+        by_id = self.brokers().get(broker_name)
+        if not by_id:
+            return None
+        return by_id.get(preferred_id) or by_id[min(by_id)]
