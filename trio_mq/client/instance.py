@@ -73,8 +73,8 @@ class Instance:
         self._topics: set[str] = set()
         self._handlers: dict[int, OnBrokerRequest] = {}
         self._nameserver_at = 0
-        #: Brokers that are being told of us now.
-        self._beating: set[Address] = set()
+        #: One heartbeat at a time to a broker: the last one to arrive tells the newest subscriptions.
+        self._beats: dict[Address, anyio.Lock] = {}
         self._leaving = False
         self._routing = anyio.Semaphore(ROUTES_AT_ONCE)
 
@@ -243,26 +243,23 @@ class Instance:
     async def _beat(self, address: Address) -> None:
         if not (self.consumers or self.producer_groups):
             return
-        if address in self._beating:
-            return
-        body = bodies.encode(
-            HeartbeatData(
+        async with self._beats.setdefault(address, anyio.Lock()):
+            data = HeartbeatData(
                 client_id=self.client_id,
                 producer_data_set=tuple(ProducerData(g) for g in sorted(self.producer_groups)),
                 consumer_data_set=tuple(make() for _, make in sorted(self.consumers.items())),
             )
-        )
-        self._beating.add(address)
-        try:
-            await self.ask(address, RequestCode.HEART_BEAT, headers.HeartbeatRequest(), body)
-        except (PeerUnavailable, PeerRefused, ProtocolError) as error:
-            log.warning("heartbeat failed, the next one comes by itself: %s", error)
-        finally:
-            self._beating.discard(address)
+            header, body = headers.HeartbeatRequest(), bodies.encode(data)
+            try:
+                await self.ask(address, RequestCode.HEART_BEAT, header, body)
+            except (PeerUnavailable, PeerRefused, ProtocolError) as error:
+                log.warning("heartbeat failed, the next one comes by itself: %s", error)
 
     def _linked(self, link: Link) -> None:
         """A broker that we lost, or that was started again, does not know us: tell it at once, not in 30 s."""
-        if not self._leaving and link.address in self._audience():
+        beat = self._beats.get(link.address)
+        is_told = beat is not None and beat.locked()
+        if not self._leaving and not is_told and link.address in self._audience():
             self.tasks.start_soon(self._beat, link.address)
 
     async def _greet_new(self) -> None:
