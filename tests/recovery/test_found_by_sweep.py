@@ -40,3 +40,32 @@ async def test_an_entry_without_the_first_bytes_of_its_offset_is_not_taken_for_a
         assert bodies(store, topic) == [text % number for number in range(8)]
         assert store.queue(topic, 0).max_offset == 8
     assert expired.read(path) == before
+
+
+@pytest.mark.parametrize("known", range(1, 9))
+@pytest.mark.parametrize("torn", [{0}, {1}, {2}, {5}, {6}, {0, 1, 2}, {1, 3}, {2, 5, 6}])
+async def test_torn_entries_in_a_batch_queue_hide_no_whole_ones_from_the_search(
+    world: World, known: int, torn: set[int]
+):
+    """The search halves the queue, and each half entry says a smaller offset than all before it.
+
+    The last entry is whole, so that the queue seems to be; the first entries are of an earlier life.
+    """
+    world.batch_topics.add("B")
+    async with world.life() as store:
+        for number in range(known):
+            world.send_batch(store, [b"batch %d" % number])
+    async with world.life(kill=True) as store:
+        for number in range(known, known + 8):
+            world.send_batch(store, [b"batch %d" % number])
+    file_bytes = world.settings.mapped_file_size_batch_consume_queue
+    paths = [world.path(f"batchconsumequeue/B/0/{start:020d}") for start in (0, file_bytes)]
+    if known + 8 <= file_bytes // BATCH_QUEUE_ENTRY.size:
+        paths.pop()
+    before = [world.read(path) for path in paths]
+    for number in torn:
+        file, at = divmod((known + number) * BATCH_QUEUE_ENTRY.size, file_bytes)
+        world.write(paths[file], bytes(7), at)
+    async with world.life() as store:
+        assert bodies(store, "B") == [b"batch %d" % number for number in range(known + 8)]
+    assert [world.read(path) for path in paths] == before

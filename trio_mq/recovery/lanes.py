@@ -30,8 +30,8 @@ class Lane:
         self.of_deleted.dropped = True
         self._block = b""
         self._block_at = 0
-        #: Where the entry behind the last one that was compared is.
-        self.next_at = 0
+        #: Where the entry behind the last one that was compared is; -1 before the first one of a batch queue was found.
+        self.next_at = -1
         #: Records that end at or before have an entry already.
         self.known_to = queue.indexed_to
         #: Position of the first entry that was compared or added.

@@ -28,7 +28,7 @@ from trio_mq.protocol.layout import (
 from trio_mq.protocol.verdict import SCHEDULE_TOPIC, Whole
 from trio_mq.recovery.lanes import Lane, LaneOf
 from trio_mq.recovery.lots import Lot
-from trio_mq.recovery.scan import leads_to_record, position_of
+from trio_mq.recovery.scan import leads_to_record, position_of, sound_to
 from trio_mq.recovery.walk import Walk
 from trio_mq.store.dispatch import Dispatcher, Stored
 from trio_mq.store.multidispatch import QUEUE_ID, further_queues
@@ -337,15 +337,20 @@ class Replay:
 
     def _batch_position(self, lane: Lane, log_offset: int) -> int:
         """Where the entry of a record is in a batch queue, -1 without one. Mostly it is the next one."""
-        wanted = log_offset.to_bytes(8, "big")
+        log, wanted = self._parts.log, log_offset.to_bytes(8, "big")
         found = lane.entry(lane.next_at)
         if found[:8] == wanted:
             return lane.next_at
         position = position_of(lane.queue, log_offset)
         if lane.entry(position)[:8] == wanted:
             return position
+        if lane.next_at < 0:
+            lane.next_at = sound_to(lane.queue, log, log_offset)
+            found = lane.entry(lane.next_at)
+            if found[:8] == wanted:
+                return lane.next_at
         # An entry that leads nowhere is a torn one of this record, unless this record has one elsewhere.
-        torn = found and not leads_to_record(lane.queue, self._parts.log, lane.next_at)
+        torn = found and not leads_to_record(lane.queue, log, lane.next_at)
         return lane.next_at if torn else -1
 
     def _note(self, text: str) -> None:

@@ -311,6 +311,25 @@ def position_of(queue: BaseQueue, log_offset: int) -> int:
     return low * files.entry_bytes
 
 
+def sound_to(queue: BaseQueue, log: LogFiles, log_offset: int) -> int:
+    """Position behind the entries that lead to records before `log_offset`, whatever torn ones behind them say.
+
+    A torn entry says any offset, mostly a smaller one: in :func:`position_of` it may hide whole ones before it.
+    """
+    files = queue.files
+    low, high = files.segments.start // files.entry_bytes, files.written // files.entry_bytes
+    while low < high:
+        middle = (low + high) // 2
+        position = middle * files.entry_bytes
+        entry = files.segments.read(files.entry_bytes, position)
+        is_before = int.from_bytes(entry[:8], "big") < log_offset
+        if is_before and leads_to_record(queue, log, position):
+            low = middle + 1
+        else:
+            high = middle
+    return low * files.entry_bytes
+
+
 # -- the log -------------------------------------------------------------------------------------------------
 
 
