@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         SendStatus,
     )
     from trio_mq.client.options import Credentials
+    from trio_mq.client.producer import Producer
     from trio_mq.client.subscription import Sql
     from trio_mq.errors import (
         ClientError,
@@ -48,6 +49,7 @@ _HOMES = {
     "Outcome": "client.messages",
     "PeerRefused": "errors",
     "PeerUnavailable": "errors",
+    "Producer": "client.producer",
     "ReceivedMessage": "client.messages",
     "SendFailed": "errors",
     "SendReceipt": "client.messages",
@@ -68,6 +70,7 @@ __all__ = [
     "Outcome",
     "PeerRefused",
     "PeerUnavailable",
+    "Producer",
     "ReceivedMessage",
     "SendFailed",
     "SendReceipt",

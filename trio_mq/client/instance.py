@@ -23,7 +23,12 @@ import anyio.abc
 from trio_mq.client import identity, world
 from trio_mq.client.lifetime import background, forever, sheltered
 from trio_mq.client.options import ClientOptions
-from trio_mq.client.routes import AUTO_CREATE_TOPIC, RouteTable, TopicRoute
+from trio_mq.client.routes import (
+    AUTO_CREATE_TOPIC,
+    DEFAULT_TOPIC_QUEUES,
+    RouteTable,
+    TopicRoute,
+)
 from trio_mq.config.addresses import Address
 from trio_mq.errors import NoRoute, PeerRefused, PeerUnavailable, ProtocolError, TrioMQError
 from trio_mq.net.dial import LinkPool, open_pool
@@ -64,6 +69,8 @@ class Instance:
         self.client_id = identity.client_id(
             options.instance_name, options.unit_name, now_ms=here.clock.now_ms()
         )
+        #: Queues of a topic that a first send makes.
+        self.new_topic_queues = DEFAULT_TOPIC_QUEUES
         #: Groups that heartbeats tell of.
         self.producer_groups: set[str] = set()
         self.consumers: dict[str, Callable[[], ConsumerData]] = {}
@@ -174,7 +181,8 @@ class Instance:
         if to_send:
             data = await self._asked_route(AUTO_CREATE_TOPIC)
             if data is not None:
-                return self._keep(TopicRoute(AUTO_CREATE_TOPIC, data).for_new_topic(topic))
+                made = TopicRoute(AUTO_CREATE_TOPIC, data)
+                return self._keep(made.for_new_topic(topic, self.new_topic_queues))
             self._topics.discard(topic)
         names = ", ".join(map(str, self.options.nameservers))
         hint = "create it (mqadmin updateTopic, or trio-mq topic create), "
@@ -209,13 +217,14 @@ class Instance:
         """Ask for all routes again; what fails stays as it is."""
         async with anyio.create_task_group() as asking:
             for topic in self._topics:
-                asking.start_soon(self._refreshed, topic)
+                asking.start_soon(self.refreshed_route, topic)
         serving = self.routes.addresses() | set(self.options.nameservers)
         for link in self._pool.living():
             if link.address not in serving:
                 await self._pool.drop(link.address)
 
-    async def _refreshed(self, topic: str) -> None:
+    async def refreshed_route(self, topic: str) -> None:
+        """Ask for one route again; the old one stays when there is no answer. Raises nothing."""
         try:
             data = await self._asked_route(topic)
             if data is not None:

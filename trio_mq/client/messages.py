@@ -86,6 +86,13 @@ class Message:
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:
             raise LocalProtocolError("deliver_at has no time zone; say datetime.now(UTC) + ...")
 
+    @property
+    def delayed(self) -> bool:
+        """Whether a delay is asked for."""
+        return (
+            bool(self.delay_level) or self.deliver_at is not None or self.deliver_after is not None
+        )
+
     def all_properties(self) -> dict[str, str]:
         """The properties as they are stored, in the peers' names (Apache: MessageConst)."""
         found = dict(self.properties)

@@ -1,0 +1,346 @@
+"""Sending as the Java client decides it: which broker, how often, what counts as sent.
+
+In: messages, queues, times. Out: receipts, or the errors of :mod:`trio_mq.errors`. Called by :mod:`.producer`, and by
+every other part of a client that sends: transactions, requests, consumers that return messages. Source of the rules:
+Apache DefaultMQProducerImpl (sendDefaultImpl, sendKernelImpl, sendSelectImpl), MQClientAPIImpl.processSendResponse.
+
+A send has one time for all its tries. A try that fails for want of a broker, or with one of `RETRY_CODES`, is followed
+by one at another broker; any other refusal is raised at once. A send whose queue is given, or follows from a sharding
+key, is tried once, as with Java's: another queue would break the order. The id of a message stays the same over tries.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import anyio
+import attrs
+
+from trio_mq.client.faults import Faults, Turns, choose, queue_by_key
+from trio_mq.client.instance import Instance
+from trio_mq.client.messages import Message, SendReceipt, SendStatus
+from trio_mq.client.options import with_namespace, without_namespace
+from trio_mq.client.outgoing import Limits, Outgoing, prepare, prepare_batches
+from trio_mq.client.routes import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, MASTER_ID, TopicRoute
+from trio_mq.config.addresses import Address
+from trio_mq.errors import (
+    NoRoute,
+    PeerRefused,
+    PeerUnavailable,
+    RemoteProtocolError,
+    SendFailed,
+    TrioMQError,
+)
+from trio_mq.protocol import headers
+from trio_mq.protocol.bodies import MessageQueue
+from trio_mq.protocol.codes import RequestCode, ResponseCode
+from trio_mq.protocol.command import Command
+from trio_mq.protocol.message import parse_offset_message_id
+
+#: Apache: DefaultMQProducer.retryResponseCodes.
+RETRY_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+#: Routes are asked for again after a failure, but not more often than this.
+ROUTE_AGAIN_S: Final = 1.0
+
+_STATUSES: Final = {int(status.value): status for status in SendStatus}
+
+
+@attrs.frozen
+class SendSettings:
+    """How sends behave; names and defaults are those of Apache's DefaultMQProducer."""
+
+    limits: Limits = attrs.field(factory=Limits)
+    send_timeout_s: float = 3.0
+    retry_times_when_send_failed: int = 2
+    retry_another_broker_when_not_store_ok: bool = False
+    send_latency_fault_enable: bool = False
+    default_topic_queues: int = DEFAULT_TOPIC_QUEUES
+
+
+@attrs.frozen
+class Sent:
+    """A receipt, and the broker that gave it: the end of a transaction has to reach the same one."""
+
+    receipt: SendReceipt
+    address: Address
+
+    @property
+    def log_offset(self) -> int:
+        """Where the message is in that broker's commit log."""
+        return parse_offset_message_id(self.receipt.offset_message_id.partition(",")[0])[1]
+
+
+class Sender:
+    """Sends over the links of an instance. One for each producer group of a client."""
+
+    def __init__(
+        self, instance: Instance, group: str, settings: SendSettings | None = None
+    ) -> None:
+        self.settings = settings or SendSettings()
+        self._instance = instance
+        self._group = group
+        self._turns: dict[str, Turns] = {}
+        self._faults = Faults() if self.settings.send_latency_fault_enable else None
+        self._asked_at_s: dict[str, float] = {}
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+        sys_flag: int = 0,
+        extra_properties: Mapping[str, str] | None = None,
+    ) -> SendReceipt:
+        """Send one message; see :meth:`deliver`."""
+        sent = await self.deliver(
+            message,
+            queue=queue,
+            timeout_s=timeout_s,
+            sys_flag=sys_flag,
+            extra_properties=extra_properties,
+        )
+        return sent.receipt
+
+    async def deliver(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+        sys_flag: int = 0,
+        extra_properties: Mapping[str, str] | None = None,
+    ) -> Sent:
+        """Send one message, with flags and properties of RocketMQ's own where given.
+
+        Raises PeerRefused, SendFailed, NoRoute, PeerUnavailable (no name server), LocalProtocolError. When cancelled,
+        the message may or may not have been stored.
+        """
+        outgoing = prepare(
+            message,
+            self.settings.limits,
+            self._instance.clock.now_ms(),
+            sys_flag=sys_flag,
+            extra_properties=extra_properties,
+        )
+        return await self.deliver_prepared(outgoing, queue, timeout_s)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic in as few requests as they need; the time is for each of them."""
+        parts = list(prepare_batches(messages, self.settings.limits, self._instance.clock.now_ms()))
+        return [(await self.deliver_prepared(part, queue, timeout_s)).receipt for part in parts]
+
+    async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Hand a message to a connection, once. Whether it was stored is never known."""
+        outgoing = prepare(message, self.settings.limits, self._instance.clock.now_ms())
+        route = await self.route(outgoing.topic)
+        chosen = self._fixed(outgoing, queue, route) or self._choose(route, None)
+        address = self.master(route, chosen.broker_name)
+        await self._instance.send_oneway(address, self._command(outgoing, chosen))
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Where a topic (with its namespace) can be sent to; it has queues."""
+        route = await self._instance.route(topic, to_send=True)
+        if not route.publish_queues:
+            route = await self._instance.refresh_route(topic, to_send=True)
+        if not route.publish_queues:
+            raise NoRoute(
+                f"topic {topic}: no broker lets it be sent to; give it write permission and write queues "
+                f"(mqadmin updateTopic -p 6), and check that its masters run",
+                topic=topic,
+            )
+        return route
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that can be sent to, by broker name and id, in the application's name of the topic."""
+        namespace = self.settings.limits.namespace
+        route = await self.route(with_namespace(namespace, topic))
+        return tuple(
+            attrs.evolve(queue, topic=without_namespace(namespace, topic))
+            for queue in route.publish_queues
+        )
+
+    def master(self, route: TopicRoute, broker_name: str) -> Address:
+        """Where the master of a broker is; PeerUnavailable when no route says so."""
+        address = route.brokers.get(broker_name, {}).get(MASTER_ID)
+        if address is None:
+            raise PeerUnavailable(
+                f"broker {broker_name} of topic {route.topic}: no route names its master; "
+                f"check that it runs and registers at the name servers"
+            )
+        return address
+
+    # -- tries
+
+    async def deliver_prepared(
+        self, outgoing: Outgoing, queue: MessageQueue | None, timeout_s: float | None
+    ) -> Sent:
+        """All tries of one send."""
+        timeout_s = self.settings.send_timeout_s if timeout_s is None else timeout_s
+        began_s = anyio.current_time()
+        route = self._instance.routes.topics.get(outgoing.topic)
+        if route is None or not route.publish_queues:
+            route = await self._route_within(outgoing, timeout_s)
+        fixed = self._fixed(outgoing, queue, route)
+        tries = 1 if fixed is not None else 1 + self.settings.retry_times_when_send_failed
+        failures: list[TrioMQError] = []
+        best: Sent | None = None
+        failed_broker: str | None = None
+        for number in range(tries):
+            left_s = began_s + timeout_s - anyio.current_time()
+            if number and left_s <= 0:
+                break
+            chosen = fixed or self._choose(route, failed_broker)
+            failed_broker = chosen.broker_name
+            try:
+                sent = await self._try(outgoing, chosen, route, max(left_s, 0.001))
+            except (PeerUnavailable, RemoteProtocolError) as failure:
+                failures.append(failure)
+                self._ask_again(outgoing.topic)
+            except PeerRefused as refused:
+                if refused.code not in RETRY_CODES:
+                    raise
+                failures.append(refused)
+                self._ask_again(outgoing.topic)
+            else:
+                if (
+                    sent.receipt.status is SendStatus.OK
+                    or not self.settings.retry_another_broker_when_not_store_ok
+                ):
+                    return sent
+                best = sent
+            route = self._instance.routes.topics.get(outgoing.topic, route)
+        if best is not None:
+            return best
+        raise _failed(outgoing, failures, anyio.current_time() - began_s)
+
+    async def _try(
+        self, outgoing: Outgoing, queue: MessageQueue, route: TopicRoute, timeout_s: float
+    ) -> Sent:
+        began_s = anyio.current_time()
+        try:
+            address = self.master(route, queue.broker_name)
+            reply = await self._instance.call(address, self._command(outgoing, queue), timeout_s)
+            sent = Sent(receipt_of(reply, outgoing, queue, address), address)
+        except (PeerUnavailable, PeerRefused, RemoteProtocolError):
+            self._note(queue, began_s, failed=True)
+            raise
+        self._note(queue, began_s, failed=False)
+        return sent
+
+    def _note(self, queue: MessageQueue, began_s: float, *, failed: bool) -> None:
+        if self._faults is not None:
+            now_s = anyio.current_time()
+            self._faults.note(queue.broker_name, now_s - began_s, now_s, failed=failed)
+
+    def _choose(self, route: TopicRoute, failed_broker: str | None) -> MessageQueue:
+        turns = self._turns.get(route.topic)
+        if turns is None:
+            turns = self._turns[route.topic] = Turns(random.randrange(1 << 16))
+        queues = route.publish_queues
+        if failed_broker is None and self._faults is None:
+            turns.at += 1
+            return queues[turns.at % len(queues)]
+        return choose(
+            queues,
+            turns,
+            failed_broker=failed_broker,
+            faults=self._faults,
+            now_s=anyio.current_time(),
+        )
+
+    def _fixed(
+        self, outgoing: Outgoing, queue: MessageQueue | None, route: TopicRoute
+    ) -> MessageQueue | None:
+        if queue is not None:
+            return attrs.evolve(
+                queue, topic=with_namespace(self.settings.limits.namespace, queue.topic)
+            )
+        if outgoing.sharding_key is not None:
+            return queue_by_key(outgoing.sharding_key, route.publish_queues)
+        return None
+
+    async def _route_within(self, outgoing: Outgoing, timeout_s: float) -> TopicRoute:
+        with anyio.move_on_after(timeout_s):
+            return await self.route(outgoing.topic)
+        names = ", ".join(map(str, self._instance.options.nameservers))
+        raise SendFailed(
+            f"topic {outgoing.given_topic}: no route within {timeout_s:g} s; check the name servers {names}"
+        )
+
+    def _ask_again(self, topic: str) -> None:
+        """A broker that failed may have moved: look again, aside, so that no try waits for it."""
+        now_s = anyio.current_time()
+        if now_s - self._asked_at_s.get(topic, -ROUTE_AGAIN_S) >= ROUTE_AGAIN_S:
+            self._asked_at_s[topic] = now_s
+            self._instance.tasks.start_soon(self._instance.refreshed_route, topic)
+
+    def _command(self, outgoing: Outgoing, queue: MessageQueue) -> Command:
+        header = headers.SendMessageRequestV2(
+            producer_group=self._group,
+            topic=outgoing.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=self.settings.default_topic_queues,
+            queue_id=queue.queue_id,
+            sys_flag=outgoing.sys_flag,
+            born_timestamp=self._instance.clock.now_ms(),
+            flag=outgoing.flag,
+            properties=outgoing.properties,
+            reconsume_times=outgoing.reconsume_times,
+            unit_mode=False,
+            max_reconsume_times=outgoing.max_reconsume_times,
+            batch=outgoing.is_batch,
+            broker_name=queue.broker_name,
+        )
+        code = RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
+        return Command(code, headers.encode(header), outgoing.body)
+
+
+def receipt_of(
+    reply: Command, outgoing: Outgoing, queue: MessageQueue, address: Address
+) -> SendReceipt:
+    """What an answer says; PeerRefused for one that says no."""
+    status = _STATUSES.get(reply.code)
+    if status is None:
+        code = RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
+        what = f"{code.name} ({code.value}) for topic {outgoing.given_topic}"
+        raise PeerRefused(reply.code, reply.remark, address=str(address), what=what)
+    told = headers.decode(headers.SendMessageReply, reply.ext)
+    return SendReceipt(
+        told.batch_uniq_id or outgoing.message_id,
+        told.msg_id,
+        MessageQueue(outgoing.given_topic, queue.broker_name, told.queue_id),
+        told.queue_offset,
+        status,
+        told.transaction_id,
+        told.recall_handle,
+    )
+
+
+def _failed(outgoing: Outgoing, failures: Sequence[TrioMQError], took_s: float) -> SendFailed:
+    tries = "1 try" if len(failures) == 1 else f"{len(failures)} tries"
+    told = " | ".join(map(str, failures))
+    return SendFailed(
+        f"topic {outgoing.given_topic}: message {outgoing.message_id[:80]} was not sent in {tries} and {took_s:.1f} s: "
+        f"{told}; it may have been stored all the same where no answer came: send it again, or ask the brokers",
+        failures=tuple(failures),
+    )
