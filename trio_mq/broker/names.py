@@ -11,6 +11,11 @@ from typing import Final
 
 from trio_mq.errors import RequestRefused
 from trio_mq.protocol.codes import ResponseCode
+from trio_mq.protocol.topics import DLQ_PREFIX as DLQ_PREFIX
+from trio_mq.protocol.topics import RETRY_PREFIX as RETRY_PREFIX
+from trio_mq.protocol.topics import dlq_topic as dlq_topic
+from trio_mq.protocol.topics import pop_retry_topics as pop_retry_topics
+from trio_mq.protocol.topics import retry_topic as retry_topic
 
 TOPIC_MAX_LENGTH: Final = 127
 """Longest topic of an ordinary record, whose length byte is signed."""
@@ -21,9 +26,7 @@ INTERNAL_TOPIC_MAX_LENGTH: Final = 255
 GROUP_MAX_LENGTH: Final = 120
 """Longest group: with a prefix it still is a topic, and leaves room for one more topic name."""
 
-RETRY_PREFIX: Final = "%RETRY%"
 LMQ_PREFIX: Final = "%LMQ%"
-DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 
 DEFAULT_TEMPLATE: Final = "TBW102"
@@ -73,21 +76,6 @@ UNSENDABLE_TOPICS: Final = frozenset(
 
 _LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SHOWN_CHARACTERS: Final = 64  # of a name that is too long to be repeated in a remark
-
-
-def retry_topic(group: str) -> str:
-    """Where messages wait that a consumer of `group` failed on."""
-    return RETRY_PREFIX + group
-
-
-def dlq_topic(group: str) -> str:
-    """Where messages end that `group` failed on too often."""
-    return DLQ_PREFIX + group
-
-
-def pop_retry_topics(topic: str, group: str) -> tuple[str, str]:
-    """The retry topics of pop consumers, both spellings (Apache KeyBuilder)."""
-    return f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def check_topic(name: str) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 
 from tests.broker.support import GROUP, TOPIC, Bench, FakePeer, messages, request
-from trio_mq.broker.pop.receipts import Receipt, parse_receipt
 from trio_mq.protocol.bodies import BatchAck, BatchAckBody
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
@@ -19,6 +18,7 @@ from trio_mq.protocol.headers.pop import (
     ChangeInvisibleTimeRequest,
     PopMessageRequest,
 )
+from trio_mq.protocol.receipts import Receipt, parse_receipt
 from trio_mq.protocol.record import StoredMessage
 
 MIN, MAX = 0, 1

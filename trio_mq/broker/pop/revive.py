@@ -37,7 +37,6 @@ from trio_mq.broker.pop.checkpoints import (
 )
 from trio_mq.broker.pop.ledger import PopLedger
 from trio_mq.broker.pop.queuereads import records
-from trio_mq.broker.pop.receipts import normal_topic
 from trio_mq.broker.put import Letter, Putter
 from trio_mq.broker.saver import Saver
 from trio_mq.broker.topics import TopicTable
@@ -49,6 +48,7 @@ from trio_mq.protocol import properties
 from trio_mq.protocol.bodies import TopicConfig
 from trio_mq.protocol.codes import Perm
 from trio_mq.protocol.layout import MAX_PROPERTIES_BYTES
+from trio_mq.protocol.receipts import normal_topic
 from trio_mq.protocol.record import StoredMessage, decode
 from trio_mq.store.dispatch import Arrival
 from trio_mq.store.queues import BaseQueue

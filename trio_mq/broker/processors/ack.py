@@ -20,7 +20,6 @@ from trio_mq.broker.pop.checkpoints import Ack, Checkpoint, Key
 from trio_mq.broker.pop.ledger import Acknowledged, PopLedger
 from trio_mq.broker.pop.orders import PopOrders
 from trio_mq.broker.pop.polls import PopPolls
-from trio_mq.broker.pop.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, real_topic
 from trio_mq.broker.put import Putter
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
@@ -35,6 +34,7 @@ from trio_mq.protocol.headers.pop import (
     ChangeInvisibleTimeReply,
     ChangeInvisibleTimeRequest,
 )
+from trio_mq.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, real_topic
 from trio_mq.store.store import Store
 
 log = logging.getLogger("trio_mq.broker.pop")

@@ -23,13 +23,6 @@ from trio_mq.broker.pop.ledger import HandedOut, PopLedger
 from trio_mq.broker.pop.orders import PopOrders
 from trio_mq.broker.pop.polls import Held, PopPolls, deadline_s
 from trio_mq.broker.pop.queuereads import QueueRead, QueueReads, records
-from trio_mq.broker.pop.receipts import (
-    ORDER_REVIVE_QUEUE,
-    Receipt,
-    kind_of,
-    offsets_entry,
-    start_entry,
-)
 from trio_mq.broker.put import Putter
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings
@@ -41,6 +34,13 @@ from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
 from trio_mq.protocol.headers.pop import PopMessageReply, PopMessageRequest
 from trio_mq.protocol.layout import MAX_TOPIC_V1_BYTES
+from trio_mq.protocol.receipts import (
+    ORDER_REVIVE_QUEUE,
+    Receipt,
+    kind_of,
+    offsets_entry,
+    start_entry,
+)
 from trio_mq.protocol.record import MAGIC_V1, MAGIC_V2, decode, encode, record_size
 from trio_mq.store.store import Store
 

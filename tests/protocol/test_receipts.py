@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_mq.broker.pop.receipts import (
+from trio_mq.errors import HeaderError, RequestRefused
+from trio_mq.protocol.codes import ResponseCode
+from trio_mq.protocol.receipts import (
     NORMAL,
     RETRY_V1,
     RETRY_V2,
@@ -14,12 +16,12 @@ from trio_mq.broker.pop.receipts import (
     kind_of,
     normal_topic,
     offsets_entry,
+    offsets_in,
     parse_receipt,
     real_topic,
     start_entry,
+    starts_in,
 )
-from trio_mq.errors import RequestRefused
-from trio_mq.protocol.codes import ResponseCode
 
 APACHE = "0 1796008432077 60000 7 1 b1 0 1"
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -103,3 +105,18 @@ def test_entries_of_an_answer() -> None:
     assert offsets_entry("T1", 0, (0, 1, 2, 3, 4)) == "0 0 0,1,2,3,4"
     assert start_entry("%RETRY%G1_T1", 0, 7) == "1 0 7"
     assert offsets_entry("%RETRY%G1+T1", 0, [9]) == "2 0 9"
+
+
+def test_the_lists_of_an_answer_are_read_as_the_broker_writes_them() -> None:
+    retry = "%RETRY%G_T"
+    starts = f"{start_entry('T', 3, 7)};{start_entry(retry, 0, 2)}"
+    offsets = f"{offsets_entry('T', 3, [7, 9])};{offsets_entry(retry, 0, [2])}"
+    assert starts_in(starts) == {("0", 3): 7, ("1", 0): 2}
+    assert offsets_in(offsets) == {("0", 3): [7, 9], ("1", 0): [2]}
+    assert starts_in(None) == offsets_in("") == {}
+
+
+@pytest.mark.parametrize("text", ["0 1", "0 x 1", "0 1 x", "0 1 2 3", "0 1 1,,2"])
+def test_a_list_that_is_none_is_named(text: str) -> None:
+    with pytest.raises(HeaderError, match="in a pop's answer"):
+        offsets_in(text)

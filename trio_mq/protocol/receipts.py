@@ -1,21 +1,21 @@
 """Receipts of popped messages, the lists in a pop's answer, and the names of retry topics.
 
 In: the text of a receipt (property POP_CK, field extraInfo), or its parts. Out: the other one. Pure; called by the
-processors of pop and ack and by :mod:`trio_mq.broker.pop.revive`. A receipt is eight values with one blank between
-them: start offset of the pop, time of the pop (ms), invisible time (ms), queue of the revive topic, kind of topic,
-broker name, queue id, queue offset of the message. Apache: ExtraInfoUtil, KeyBuilder.
+processors of pop and ack, by :mod:`trio_mq.broker.pop.revive` and by clients that pop. A receipt is eight values with
+one blank between them: start offset of the pop, time of the pop (ms), invisible time (ms), queue of the revive topic,
+kind of topic, broker name, queue id, queue offset of the message. Apache: ExtraInfoUtil, KeyBuilder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import attrs
 
-from trio_mq.broker.names import RETRY_PREFIX, pop_retry_topics
-from trio_mq.errors import RequestRefused
+from trio_mq.errors import HeaderError, RequestRefused
 from trio_mq.protocol.codes import ResponseCode
+from trio_mq.protocol.topics import RETRY_PREFIX, pop_retry_topics
 
 ORDER_REVIVE_QUEUE: Final = 999
 """Stands in receipts of ordered pops, which leave nothing in the revive topic."""
@@ -129,3 +129,35 @@ def start_entry(topic: str, queue_id: int, start_offset: int) -> str:
 def offsets_entry(topic: str, queue_id: int, offsets: Iterable[int]) -> str:
     """One entry of msgOffsetInfo."""
     return f"{kind_of(topic)} {queue_id} {','.join(map(str, offsets))}"
+
+
+def starts_in(text: str | None) -> dict[tuple[str, int], int]:
+    """startOffsetInfo as the client reads it: the start offset of each kind and queue; HeaderError for other text."""
+    return {place: _whole(rest, text) for place, rest in _entries(text)}
+
+
+def offsets_in(text: str | None) -> dict[tuple[str, int], list[int]]:
+    """msgOffsetInfo as the client reads it: the queue offsets of each kind and queue; HeaderError for other text."""
+    return {
+        place: [_whole(number, text) for number in rest.split(",")]
+        for place, rest in _entries(text)
+    }
+
+
+def _entries(text: str | None) -> Iterator[tuple[tuple[str, int], str]]:
+    for entry in (text or "").split(";"):
+        if not entry:
+            continue
+        parts = entry.split(" ")
+        if len(parts) != 3:
+            raise HeaderError(f"{entry[:80]!r} in a pop's answer is not kind, queue id and offsets")
+        yield (parts[0], _whole(parts[1], text)), parts[2]
+
+
+def _whole(number: str, text: str | None) -> int:
+    try:
+        return _number(number)
+    except ValueError:
+        raise HeaderError(
+            f"{number[:20]!r} in a pop's answer, {(text or '')[:80]!r}, is no whole number"
+        ) from None
