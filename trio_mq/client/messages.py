@@ -23,6 +23,7 @@ from trio_mq.protocol.bodies import MessageQueue
 from trio_mq.protocol.codes import ResponseCode
 from trio_mq.protocol.message import offset_message_id
 from trio_mq.protocol.record import StoredMessage
+from trio_mq.protocol.record import decode as decode_record
 
 log = logging.getLogger("trio_mq.client")
 
@@ -162,7 +163,8 @@ class ReceivedMessage:
     """
 
     __slots__ = (
-        "__weakref__", "_properties", "_settled", "_settler", "body", "queue", "record", "topic",
+        "__weakref__", "_body", "_properties", "_raw", "_record", "_settled", "_settler", "_topic",
+        "queue", "queue_offset", "size_bytes", "taken_at_s",
     )  # fmt: skip
 
     def __init__(
@@ -173,17 +175,74 @@ class ReceivedMessage:
         settler: Settler | None = None,
         topic: str | None = None,
     ) -> None:
-        #: The stored record, all fields in the peers' terms.
-        self.record = record
         #: Where it was read from; of a retried message the retry topic's queue.
         self.queue = queue
-        #: The body as the producer gave it.
-        self.body = body
-        #: The topic it was sent to, of a retried message too.
-        self.topic = topic or record.topic
+        #: Place in :attr:`queue`.
+        self.queue_offset = record.queue_offset
+        #: Bytes that it takes up: those of the record.
+        self.size_bytes = record.size
+        #: When it was handed to the application, by the clock of the event loop; 0 before that.
+        self.taken_at_s = 0.0
+        self._record: StoredMessage | None = record
+        self._raw: tuple[bytes, int, int] | None = None
+        self._body: bytes | None = body
+        self._topic = topic
         self._settler = settler
         self._settled = False
         self._properties: dict[str, str] | None = None
+
+    @classmethod
+    def of_record(
+        cls,
+        raw: bytes,
+        body_at: int,
+        body_end: int,
+        queue: MessageQueue,
+        queue_offset: int,
+        settler: Settler | None,
+        topic: str | None,
+    ) -> Self:
+        """From the bytes of one whole record, whose plain body lies between two places; decoded when it is asked for.
+
+        Consumers make one for each message: most are asked for little more than their body.
+        """
+        self = cls.__new__(cls)
+        self.queue = queue
+        self.queue_offset = queue_offset
+        self.size_bytes = len(raw)
+        self.taken_at_s = 0.0
+        self._record = None
+        self._raw = (raw, body_at, body_end)
+        self._body = None
+        self._topic = topic
+        self._settler = settler
+        self._settled = False
+        self._properties = None
+        return self
+
+    @property
+    def record(self) -> StoredMessage:
+        """The stored record, all fields in the peers' terms."""
+        found = self._record
+        if found is None:
+            assert self._raw is not None, "a message has its record, or the bytes of it"
+            found = self._record = decode_record(self._raw[0])
+        return found
+
+    @property
+    def body(self) -> bytes:
+        """The body as the producer gave it."""
+        found = self._body
+        if found is None:
+            assert self._raw is not None, "a message has its body, or the bytes of its record"
+            raw, body_at, body_end = self._raw
+            found = self._body = raw[body_at:body_end]
+        return found
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to, of a retried message too."""
+        return self._topic or self.record.topic
 
     @property
     def properties(self) -> dict[str, str]:
@@ -212,11 +271,6 @@ class ReceivedMessage:
     def offset_message_id(self) -> str:
         """The broker's id, with the place in its commit log."""
         return offset_message_id(self.record.store_host, self.record.log_offset)
-
-    @property
-    def queue_offset(self) -> int:
-        """Place in :attr:`queue`."""
-        return self.record.queue_offset
 
     @property
     def born_at(self) -> datetime:
