@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -33,7 +34,51 @@ Connect = Callable[[Address, float], Awaitable[anyio.abc.ByteStream]]
 OnLink = Callable[[Link], None]
 
 
-async def connect(address: Address, timeout_s: float = CONNECT_TIMEOUT_S) -> anyio.abc.SocketStream:
+class TcpStream(anyio.abc.ByteStream):
+    """A TCP connection that also takes bytes without waiting, as long as no send is on its way.
+
+    It writes those by a socket of its own, a duplicate: neither backend has a way to do that.
+    """
+
+    def __init__(self, stream: anyio.abc.SocketStream) -> None:
+        self._stream = stream
+        raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610  (not Django)
+        # A request is one small write and the next one waits for its reply: never hold it back.
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = raw.dup()
+        self._socket.setblocking(False)
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        """Those of the socket."""
+        return self._stream.extra_attributes
+
+    def send_nowait(self, data: bytes) -> int:
+        """See :class:`trio_mq.net.link.NowaitStream`."""
+        try:
+            return self._socket.send(data)
+        except OSError:
+            return 0
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """Receive at least one byte; EndOfStream when the peer has closed."""
+        return await self._stream.receive(max_bytes)
+
+    async def send(self, item: bytes) -> None:
+        """Send all of `item`."""
+        await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        """Send no more; the other direction stays open."""
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+        await self._stream.aclose()
+
+
+async def connect(address: Address, timeout_s: float = CONNECT_TIMEOUT_S) -> TcpStream:
     """A TCP connection; names with several addresses are tried with a head start for each."""
     stream = None
     try:
@@ -45,10 +90,13 @@ async def connect(address: Address, timeout_s: float = CONNECT_TIMEOUT_S) -> any
         ) from error
     if stream is None:
         raise PeerUnavailable(f"{address}: no answer within {timeout_s:g} s; {_NEXT_STEP}")
-    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610  (not Django)
-    # A request is one small write and the next one waits for its reply: never hold it back.
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return stream
+    try:
+        return TcpStream(stream)
+    except OSError as error:
+        await anyio.aclose_forcefully(stream)
+        raise PeerUnavailable(
+            f"{address}: cannot connect: {_reason(error)}; {_NEXT_STEP}"
+        ) from error
 
 
 def _reason(error: OSError) -> str:
@@ -136,25 +184,38 @@ class LinkPool:
 
         A peer that is about to stop (GO_AWAY) is asked once more over a new connection.
         """
+        began_s = anyio.current_time()
+        link = await self.link_within(address, timeout_s)
+        reply = await link.call(command, _left_s(began_s, timeout_s))
+        if reply.code == ResponseCode.GO_AWAY:
+            await link.aclose()
+            link = await self.link_within(address, _left_s(began_s, timeout_s))
+            reply = await link.call(command, _left_s(began_s, timeout_s))
+        return reply
+
+    def known_link(self, address: Address) -> Link | None:
+        """The living link to an address, None when one has to be made."""
+        slot = self._slots.get(address)
+        if slot is None or slot.link is None or slot.link.closed:
+            return None
+        return slot.link
+
+    async def link_within(self, address: Address, timeout_s: float) -> Link:
+        """The living link to an address, connected in the given time or PeerUnavailable."""
+        link = self.known_link(address)
+        if link is not None:
+            return link
         with anyio.move_on_after(timeout_s):
-            link = await self.link(address)
-            reply = await link.call(command, timeout_s)
-            if reply.code == ResponseCode.GO_AWAY:
-                await link.aclose()
-                link = await self.link(address)
-                reply = await link.call(command, timeout_s)
-            return reply
+            return await self.link(address)
         raise PeerUnavailable(f"{address}: no answer within {timeout_s:g} s; {_NEXT_STEP}")
 
     async def send_oneway(
         self, address: Address, command: Command, timeout_s: float = CALL_TIMEOUT_S
     ) -> None:
         """Connect if needed and hand over a request that is never answered."""
-        with anyio.move_on_after(timeout_s):
-            link = await self.link(address)
-            await link.send_oneway(command, timeout_s)
-            return
-        raise PeerUnavailable(f"{address}: no connection within {timeout_s:g} s; {_NEXT_STEP}")
+        began_s = anyio.current_time()
+        link = await self.link_within(address, timeout_s)
+        await link.send_oneway(command, _left_s(began_s, timeout_s))
 
     async def drop(self, address: Address) -> None:
         """Close the link to an address and forget it, say because no route names it any more."""
@@ -168,6 +229,10 @@ class LinkPool:
             for slot in self._slots.values():
                 if slot.link is not None:
                     closing.start_soon(slot.link.aclose)
+
+
+def _left_s(began_s: float, timeout_s: float) -> float:
+    return max(0.0, timeout_s - (anyio.current_time() - began_s))
 
 
 @asynccontextmanager

@@ -3,19 +3,24 @@ callback.
 
 In: a byte stream that is connected, commands to send. Out: replies, or :class:`PeerUnavailable`
 that names the address and the next step. Written on anyio, so that it runs under Trio and asyncio
-alike; parsing is that of :mod:`trio_mq.protocol`. Made by :mod:`trio_mq.net.dial`; the two tasks of
-a link, one that reads and one that writes, live in :meth:`Link.run`, whose caller owns them. Source
-of the rules: Apache NettyRemotingAbstract.
+alike; parsing is that of :mod:`trio_mq.protocol`. Made by :mod:`trio_mq.net.dial`; the tasks of a
+link, one that reads, one that writes and one that watches the time, live in :meth:`Link.run`, whose
+caller owns them. Source of the rules: Apache NettyRemotingAbstract.
 
-All writing is done by one task. A caller that gives up only forgets its reply: were it to write
-itself, giving up half way through a frame would ruin the connection for the others.
+The link owns all bytes that were handed to it. A caller that gives up only forgets its reply: were
+it to write itself, giving up half way through a frame would ruin the connection for the others.
+What keeps a request cheap: a single one is written at once where the stream takes it without
+waiting (:class:`NowaitStream`), with no switch to another task; many are joined into one write; and
+one task watches the time of all calls, so that none needs a cancel scope.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import anyio
 import anyio.abc
@@ -43,14 +48,30 @@ CLOSE_GRACE_S = 1.0
 _OPAQUE_MASK = 0x7FFFFFFF
 
 OnRequest = Callable[["Link", Command], Command | None]
+#: The frame of a request that gets this number.
+Encode: TypeAlias = Callable[[int], bytes]
+#: Gets the reply, or why there is none. A plain function that neither waits nor raises.
+OnReply: TypeAlias = Callable[[Command | PeerUnavailable], None]
+
+
+@runtime_checkable
+class NowaitStream(Protocol):
+    """A stream that can take bytes without waiting."""
+
+    def send_nowait(self, data: bytes) -> int:
+        """Take what fits now and say how much that was; 0 also for a broken stream: the next
+        ordinary send tells."""
+        ...
 
 
 @attrs.define(eq=False)
 class _Pending:
-    """A call that waits for its reply."""
+    """A request that waits for its reply."""
 
-    done: anyio.Event = attrs.field(factory=anyio.Event)
-    reply: Command | None = None
+    on_reply: OnReply
+    code: int
+    timeout_s: float
+    deadline_s: float
 
 
 class Link:
@@ -72,6 +93,7 @@ class Link:
         #: Why the link has ended, None while it lives.
         self.ended: str | None = None
         self._stream = stream
+        self._nowait = stream if isinstance(stream, NowaitStream) else None
         self._on_request = on_request
         self._pending: dict[int, _Pending] = {}
         self._next_opaque = 0
@@ -80,11 +102,55 @@ class Link:
         self._filled = anyio.Event()
         self._drained = anyio.Event()
         self._over = anyio.Event()
+        #: When the watch looks at the calls next, and what wakes it earlier.
+        self._watch_at_s = math.inf
+        self._sooner = anyio.Event()
 
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self.ended is not None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much is unsent that senders have to wait (:meth:`wait_roomy`)."""
+        return self._outbox_bytes > OUTBOX_MAX_BYTES and self.ended is None
+
+    async def wait_roomy(self) -> None:
+        """Wait while the link is crowded."""
+        while self.crowded:
+            await self._drained.wait()
+
+    def post(
+        self,
+        encode: Encode,
+        on_reply: OnReply,
+        *,
+        code: int,
+        timeout_s: float = CALL_TIMEOUT_S,
+        at_once: bool = True,
+    ) -> int:
+        """Send a request and return; `on_reply` is called once with what becomes of it, also when
+        the link ends or `timeout_s` is over. Returns the number for :meth:`forget`.
+
+        With `at_once` false the request goes out together with those that follow before the next
+        switch of tasks. The caller looks at :attr:`crowded` before. Raises PeerUnavailable when
+        the link has ended, and what `encode` raises.
+        """
+        if self.ended is not None:
+            raise self._unavailable(f"{self.ended} before {_name(code)} was sent")
+        opaque = self._take_opaque()
+        self._put(encode(opaque), at_once)
+        deadline_s = anyio.current_time() + timeout_s
+        self._pending[opaque] = _Pending(on_reply, code, timeout_s, deadline_s)
+        if deadline_s < self._watch_at_s:
+            self._watch_at_s = deadline_s
+            self._sooner.set()
+        return opaque
+
+    def forget(self, opaque: int) -> None:
+        """Want no reply any more: a late one is dropped."""
+        self._pending.pop(opaque, None)
 
     async def call(self, command: Command, timeout_s: float = CALL_TIMEOUT_S) -> Command:
         """Send a request and wait for its reply, whatever its response code.
@@ -92,39 +158,59 @@ class Link:
         Raises PeerUnavailable when the link ends or the time is over. When cancelled, the request
         may or may not have reached the peer; its late reply is dropped.
         """
-        opaque = self._take_opaque()
-        pending = self._pending[opaque] = _Pending()
-        sending = attrs.evolve(
-            command, opaque=opaque, flag=command.flag & ~(FLAG_RESPONSE | FLAG_ONEWAY)
-        )
+        flag = command.flag & ~(FLAG_RESPONSE | FLAG_ONEWAY)
+
+        def encode(opaque: int) -> bytes:
+            return commands.encode(_numbered(command, opaque, flag))
+
+        return await self.call_encoded(encode, command.code, timeout_s)
+
+    async def call_encoded(
+        self, encode: Encode, code: int, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Command:
+        """As :meth:`call`, for a request that the caller encodes."""
+        if self.crowded:
+            timeout_s = await self._room_within(timeout_s, code)
+        answers: list[Command | PeerUnavailable] = []
+        answered = anyio.Event()
+
+        def on_reply(reply: Command | PeerUnavailable) -> None:
+            answers.append(reply)
+            answered.set()
+
+        opaque = self.post(encode, on_reply, code=code, timeout_s=timeout_s)
         try:
-            with anyio.move_on_after(timeout_s):
-                await self._send(sending)
-                await pending.done.wait()
+            await answered.wait()
         finally:
-            del self._pending[opaque]
-        if pending.reply is not None:
-            return pending.reply
-        if self.ended is not None:
-            raise self._unavailable(f"{self.ended} before it answered {_name(command.code)}")
-        raise self._unavailable(f"no answer to {_name(command.code)} within {timeout_s:g} s")
+            self.forget(opaque)
+        reply = answers[0]
+        if isinstance(reply, PeerUnavailable):
+            raise reply
+        return reply
+
+    async def _room_within(self, timeout_s: float, code: int) -> float:
+        """Wait while the link is crowded; what is left of the time."""
+        began_s = anyio.current_time()
+        with anyio.move_on_after(timeout_s):
+            await self.wait_roomy()
+            return timeout_s - (anyio.current_time() - began_s)
+        raise self._unavailable(f"does not take {_name(code)} within {timeout_s:g} s")
 
     async def send_oneway(self, command: Command, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Hand over a request that is never answered. Waits only while much is unsent."""
-        sending = attrs.evolve(
-            command, opaque=self._take_opaque(), flag=command.flag & ~FLAG_RESPONSE | FLAG_ONEWAY
-        )
-        with anyio.move_on_after(timeout_s):
-            await self._send(sending)
-            return
-        raise self._unavailable(f"does not take {_name(command.code)} within {timeout_s:g} s")
+        if self.crowded:
+            await self._room_within(timeout_s, command.code)
+        if self.ended is not None:
+            raise self._unavailable(f"{self.ended} before {_name(command.code)} was sent")
+        flag = command.flag & ~FLAG_RESPONSE | FLAG_ONEWAY
+        self._put(commands.encode(_numbered(command, self._take_opaque(), flag)), at_once=False)
 
     def respond(self, request: Command, reply: Command) -> None:
         """Answer a request of the peer; never waits. Dropped if one-way, or if the link ended."""
         if request.is_oneway or self.closed:
             return
         data = commands.encode(attrs.evolve(reply, opaque=request.opaque, flag=FLAG_RESPONSE))
-        self._put(data)
+        self._put(data, at_once=True)
         if self._outbox_bytes > REPLIES_MAX_BYTES:
             self._end("it asks and does not read the answers")
 
@@ -137,6 +223,7 @@ class Link:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write)
                 tasks.start_soon(self._read)
+                tasks.start_soon(self._watch)
                 await self._over.wait()
                 tasks.cancel_scope.cancel()
         finally:
@@ -159,17 +246,17 @@ class Link:
         self._next_opaque = (self._next_opaque + 1) & _OPAQUE_MASK
         return self._next_opaque
 
-    async def _send(self, command: Command) -> None:
-        while self._outbox_bytes > OUTBOX_MAX_BYTES and not self.closed:
-            await self._drained.wait()
-        if self.ended is not None:
-            raise self._unavailable(f"{self.ended} before {_name(command.code)} was sent")
-        self._put(commands.encode(command))
-
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes, at_once: bool) -> None:
+        """Write, or leave it to the task that does: it then joins all that came."""
+        if at_once and self._nowait is not None and not self._outbox_bytes:
+            taken = self._nowait.send_nowait(data)
+            if taken == len(data):
+                return
+            data = data[taken:]
+        if not self._outbox:
+            self._filled.set()
         self._outbox.append(data)
         self._outbox_bytes += len(data)
-        self._filled.set()
 
     async def _write(self) -> None:
         """Send the outbox, all that is in it at once."""
@@ -187,6 +274,22 @@ class Link:
             self._drained.set()
             self._drained = anyio.Event()
 
+    async def _watch(self) -> None:
+        """Tell calls whose time is over, as long as the link lives."""
+        while True:
+            with anyio.move_on_at(self._watch_at_s):
+                await self._sooner.wait()
+            self._sooner = anyio.Event()
+            now_s = anyio.current_time()
+            late = [opaque for opaque, call in self._pending.items() if call.deadline_s <= now_s]
+            for opaque in late:
+                call = self._pending.pop(opaque)
+                what = f"no answer to {_name(call.code)} within {call.timeout_s:g} s"
+                call.on_reply(self._unavailable(what))
+            self._watch_at_s = min(
+                (call.deadline_s for call in self._pending.values()), default=math.inf
+            )
+
     async def _read(self) -> None:
         reader = FrameReader()
         try:
@@ -203,12 +306,11 @@ class Link:
         if not command.is_response:
             self._requested(command)
             return
-        pending = self._pending.get(command.opaque)
+        pending = self._pending.pop(command.opaque, None)
         if pending is None:
             log.debug("%s: reply %d came too late, dropped", self.address, command.opaque)
             return
-        pending.reply = command
-        pending.done.set()
+        pending.on_reply(command)
 
     def _requested(self, command: Command) -> None:
         if self._on_request is None:
@@ -233,14 +335,24 @@ class Link:
         self.ended = why
         self._over.set()
         self._drained.set()
-        for pending in self._pending.values():
-            pending.done.set()
+        calls = list(self._pending.values())
+        self._pending.clear()
+        for call in calls:
+            what = f"{why} before it answered {_name(call.code)}"
+            call.on_reply(self._unavailable(what))
 
     def _unavailable(self, what: str) -> PeerUnavailable:
         return PeerUnavailable(
             f"{self.address}: {what}; "
             f"check that a RocketMQ peer listens there and is not overloaded"
         )
+
+
+def _numbered(command: Command, opaque: int, flag: int) -> Command:
+    return Command(
+        command.code, command.ext, command.body, flag, opaque,
+        command.language, command.version, command.remark, command.serialize,
+    )  # fmt: skip
 
 
 def _name(code: int) -> str:
