@@ -154,71 +154,27 @@ class Settler(Protocol):
         ...
 
 
-class ReceivedMessage:
-    """A message as a consumer gets it.
-
-    ``async with message:`` acknowledges when the block is left normally; an exception is logged once, with the
-    message's id, and asks for a retry: it ends there, so that the loop around goes on. A cancellation, and every other
-    exception that is no :class:`Exception`, passes through and settles nothing: the message comes again.
-    """
+class MessageView:
+    """What can be read of a received message; see :class:`ReceivedMessage` and its twin for plain threads."""
 
     __slots__ = (
-        "__weakref__", "_body", "_properties", "_raw", "_record", "_settled", "_settler", "_topic",
+        "__weakref__", "_body", "_properties", "_raw", "_record", "_topic",
         "queue", "queue_offset", "size_bytes", "taken_at_s",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        record: StoredMessage,
-        queue: MessageQueue,
-        body: bytes,
-        settler: Settler | None = None,
-        topic: str | None = None,
-    ) -> None:
-        #: Where it was read from; of a retried message the retry topic's queue.
-        self.queue = queue
-        #: Place in :attr:`queue`.
-        self.queue_offset = record.queue_offset
-        #: Bytes that it takes up: those of the record.
-        self.size_bytes = record.size
-        #: When it was handed to the application, by the clock of the event loop; 0 before that.
-        self.taken_at_s = 0.0
-        self._record: StoredMessage | None = record
-        self._raw: tuple[bytes, int, int] | None = None
-        self._body: bytes | None = body
-        self._topic = topic
-        self._settler = settler
-        self._settled = False
-        self._properties: dict[str, str] | None = None
-
-    @classmethod
-    def of_record(
-        cls,
-        raw: bytes,
-        body_at: int,
-        body_end: int,
-        queue: MessageQueue,
-        queue_offset: int,
-        settler: Settler | None,
-        topic: str | None,
-    ) -> Self:
-        """From the bytes of one whole record, whose plain body lies between two places; decoded when it is asked for.
-
-        Consumers make one for each message: most are asked for little more than their body.
-        """
-        self = cls.__new__(cls)
-        self.queue = queue
-        self.queue_offset = queue_offset
-        self.size_bytes = len(raw)
-        self.taken_at_s = 0.0
-        self._record = None
-        self._raw = (raw, body_at, body_end)
-        self._body = None
-        self._topic = topic
-        self._settler = settler
-        self._settled = False
-        self._properties = None
-        return self
+    #: Where it was read from; of a retried message the retry topic's queue.
+    queue: MessageQueue
+    #: Place in :attr:`queue`.
+    queue_offset: int
+    #: Bytes that it takes up: those of the record.
+    size_bytes: int
+    #: When it was handed to the application, by the clock of the event loop; 0 before that.
+    taken_at_s: float
+    _record: StoredMessage | None
+    _raw: tuple[bytes, int, int] | None
+    _body: bytes | None
+    _topic: str | None
+    _properties: dict[str, str] | None
 
     @property
     def record(self) -> StoredMessage:
@@ -287,6 +243,72 @@ class ReceivedMessage:
         """How often it failed before."""
         return self.record.reconsume_times
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.message_id} {self.topic}@{self.queue.broker_name}:"
+            f"{self.queue.queue_id} offset {self.queue_offset}, {len(self.body)} bytes>"
+        )
+
+
+class ReceivedMessage(MessageView):
+    """A message as a consumer gets it.
+
+    ``async with message:`` acknowledges when the block is left normally; an exception is logged once, with the
+    message's id, and asks for a retry: it ends there, so that the loop around goes on. A cancellation, and every other
+    exception that is no :class:`Exception`, passes through and settles nothing: the message comes again.
+    """
+
+    __slots__ = ("_settled", "_settler")
+
+    def __init__(
+        self,
+        record: StoredMessage,
+        queue: MessageQueue,
+        body: bytes,
+        settler: Settler | None = None,
+        topic: str | None = None,
+    ) -> None:
+        self.queue = queue
+        self.queue_offset = record.queue_offset
+        self.size_bytes = record.size
+        self.taken_at_s = 0.0
+        self._record = record
+        self._raw = None
+        self._body = body
+        self._topic = topic
+        self._settler = settler
+        self._settled = False
+        self._properties = None
+
+    @classmethod
+    def of_record(
+        cls,
+        raw: bytes,
+        body_at: int,
+        body_end: int,
+        queue: MessageQueue,
+        queue_offset: int,
+        settler: Settler | None,
+        topic: str | None,
+    ) -> Self:
+        """From the bytes of one whole record, whose plain body lies between two places; decoded when it is asked for.
+
+        Consumers make one for each message: most are asked for little more than their body.
+        """
+        self = cls.__new__(cls)
+        self.queue = queue
+        self.queue_offset = queue_offset
+        self.size_bytes = len(raw)
+        self.taken_at_s = 0.0
+        self._record = None
+        self._raw = (raw, body_at, body_end)
+        self._body = None
+        self._topic = topic
+        self._settler = settler
+        self._settled = False
+        self._properties = None
+        return self
+
     @property
     def settled(self) -> bool:
         """Whether it was acknowledged or sent back."""
@@ -330,12 +352,6 @@ class ReceivedMessage:
                   self.topic, exc_info=error)  # fmt: skip
         await self.retry()
         return True
-
-    def __repr__(self) -> str:
-        return (
-            f"<ReceivedMessage {self.message_id} {self.topic}@{self.queue.broker_name}:"
-            f"{self.queue.queue_id} offset {self.queue_offset}, {len(self.body)} bytes>"
-        )
 
 
 def from_ms(timestamp_ms: int) -> datetime:
