@@ -21,6 +21,7 @@
     │   ├── NotOpen                  1   used before its `async with` block, or after it
     │   ├── NoRoute                  32  no broker of the cluster serves the topic
     │   ├── SendFailed               33  no try of a send came through; holds the failure of each
+    │   ├── NoReply                  1   nobody answered a request in time
     │   └── HandlerError             1   a handler returned what means nothing
     ├── AddressInUse                 31  a port that we should listen on is taken
     └── ConfigError                  2   a setting, a file of settings or a command line is wrong
@@ -167,8 +168,16 @@ class SendFailed(ClientError):
         return last.code if isinstance(last, RequestRefused) else None
 
 
+class NoReply(ClientError):
+    """Nobody answered a request in time. `correlation_id` is how the answer would have named it."""
+
+    def __init__(self, text: str, *, correlation_id: str) -> None:
+        super().__init__(text)
+        self.correlation_id = correlation_id
+
+
 class HandlerError(ClientError):
-    """A consumer's handler returned a value that means nothing."""
+    """A function of the application returned a value that means nothing."""
 
 
 class AddressInUse(TrioMQError):
