@@ -18,12 +18,15 @@ from trio_mq.client.messages import Message
 from trio_mq.client.options import check_topic, with_namespace
 from trio_mq.errors import LocalProtocolError
 from trio_mq.protocol import properties as props
+from trio_mq.protocol.codes import RequestCode
 from trio_mq.protocol.message import BatchItem, join_batch
 
 #: Apache: DefaultMQProducer.maxMessageSize; the default limit of brokers, too.
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 #: The field for it in a record has 16 bits.
 MAX_PROPERTIES_BYTES: Final = 32_767
+#: The value of MSG_TYPE that makes a message the answer to a request (Apache: MixAll.REPLY_MESSAGE_FLAG).
+REPLY: Final = "reply"
 
 #: Topics of the brokers' own (Apache: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET).
 _BROKERS_OWN: Final = frozenset(
@@ -64,9 +67,22 @@ class Outgoing:
     sys_flag: int = 0
     flag: int = 0
     is_batch: bool = False
+    is_reply: bool = False
     sharding_key: str | None = None
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether its request has nothing special, so that the fast writer can make it."""
+        return not (self.is_batch or self.reconsume_times or self.max_reconsume_times is not None)
+
+    @property
+    def code(self) -> RequestCode:
+        """The request that takes it to a broker."""
+        if self.is_batch:
+            return RequestCode.SEND_BATCH_MESSAGE
+        return RequestCode.SEND_REPLY_MESSAGE_V2 if self.is_reply else RequestCode.SEND_MESSAGE_V2
 
 
 _checked_topics: set[str] = set()
@@ -110,9 +126,12 @@ def prepare(
         text = _property_text(message, message_id, extra)
     if len(body) >= limits.compress_over_bytes:
         body, sys_flag = compressed(bytes(body), sys_flag, limits.compress_over_bytes)
+    is_reply = message.properties.get(props.MSG_TYPE) == REPLY
+    # Topics of answers are the cluster's: they lie in no namespace.
+    full_topic = topic if is_reply else with_namespace(limits.namespace, topic)
     return Outgoing(
-        topic, with_namespace(limits.namespace, topic), message_id, body, text, sys_flag,
-        message.flag, False, message.sharding_key, reconsume_times, max_reconsume_times,
+        topic, full_topic, message_id, body, text, sys_flag, message.flag, False, is_reply,
+        message.sharding_key, reconsume_times, max_reconsume_times,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 from trio_mq.client.instance import Instance, open_instance
 from trio_mq.client.lifetime import Owner
-from trio_mq.client.messages import Message, SendReceipt
+from trio_mq.client.messages import Message, ReceivedMessage, SendReceipt
 from trio_mq.client.options import (
     ClientOptions,
     Credentials,
@@ -23,7 +23,14 @@ from trio_mq.client.options import (
     with_namespace,
 )
 from trio_mq.client.outgoing import MAX_MESSAGE_BYTES, Limits
+from trio_mq.client.requests import REQUEST_TIMEOUT_S, Requests
 from trio_mq.client.sending import Sender, SendSettings
+from trio_mq.client.transactions import (
+    CheckTransaction,
+    Local,
+    TransactionReceipt,
+    Transactions,
+)
 from trio_mq.errors import ConfigError
 from trio_mq.protocol import headers
 from trio_mq.protocol.bodies import MessageQueue
@@ -37,7 +44,8 @@ class Producer(Owner):
     """Sends messages, inside its ``async with`` block.
 
     `nameserver` is ``"host:port;host:port"`` or several such texts. Times are seconds. Any number of tasks may send at
-    the same time.
+    the same time. `check_transaction` (a coroutine function, or a plain one for a worker thread) tells brokers what
+    became of a transaction of this group that they have not heard of.
     """
 
     def __init__(
@@ -52,6 +60,7 @@ class Producer(Owner):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         send_latency_fault_enable: bool = False,
         default_topic_queues: int = 4,
+        check_transaction: CheckTransaction | None = None,
         namespace: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
@@ -81,8 +90,11 @@ class Producer(Owner):
             send_latency_fault_enable,
             default_topic_queues,
         )
+        self._check_transaction = check_transaction
         self._instance: Instance
         self._sender: Sender
+        self._transactions: Transactions
+        self._requests: Requests
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -91,6 +103,10 @@ class Producer(Owner):
             self._instance = instance
             self._sender = Sender(instance, group, self._settings)
             instance.new_topic_queues = self._settings.default_topic_queues
+            self._transactions = Transactions(
+                instance, self._sender, group, self._check_transaction
+            )
+            self._requests = Requests(instance, self._sender)
             instance.producer_groups.add(group)
             yield
 
@@ -133,6 +149,30 @@ class Producer(Owner):
         self._check_open()
         listed: Sequence[Message] = list(messages)
         return await self._sender.send_batch(listed, queue=queue, timeout_s=timeout_s)
+
+    async def send_in_transaction(self, message: Message, local: Local) -> TransactionReceipt:
+        """Send a message that consumers see only if `local`, the application's own transaction, commits.
+
+        The message is stored first, hidden. Then `local` is called with its receipt; a plain function runs in a worker
+        thread. It returns COMMIT or None to let consumers have the message, ROLLBACK to drop it, UNKNOWN to let the
+        broker ask `check_transaction` later. When it raises, the message is rolled back and its error leaves with a
+        note. When cancelled while `local` runs, or when the broker does not hear of the end, the broker asks, too. A
+        half message that is stored with a status other than OK is rolled back, and `local` is not called.
+
+        Raises as :meth:`send`, what `local` raises, and HandlerError when it returns anything else.
+        """
+        self._check_open()
+        return await self._transactions.send(message, local)
+
+    async def request(
+        self, message: Message, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> ReceivedMessage:
+        """Send a message and wait for the answer, which a consumer makes with :func:`trio_mq.reply_to`.
+
+        Raises as :meth:`send`, and NoReply when no answer has come within `timeout_s`.
+        """
+        self._check_open()
+        return await self._requests.ask(message, timeout_s)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that can be sent to, by broker name and id. NoRoute when there is none."""

@@ -20,10 +20,11 @@ import attrs
 
 from trio_mq.client.faults import Faults, Turns, choose, queue_by_key
 from trio_mq.client.instance import Instance
-from trio_mq.client.messages import Message, SendReceipt, SendStatus
+from trio_mq.client.messages import Message, SendReceipt
 from trio_mq.client.options import with_namespace, without_namespace
 from trio_mq.client.outgoing import Limits, Outgoing, prepare, prepare_batches
 from trio_mq.client.routes import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, MASTER_ID, TopicRoute
+from trio_mq.client.tries import Sent, Tries, receipt_of
 from trio_mq.config.addresses import Address
 from trio_mq.errors import (
     NoRoute,
@@ -33,29 +34,16 @@ from trio_mq.errors import (
     SendFailed,
     TrioMQError,
 )
+from trio_mq.net.link import Encode
+from trio_mq.protocol import command as commands
 from trio_mq.protocol import headers
 from trio_mq.protocol.bodies import MessageQueue
-from trio_mq.protocol.codes import RequestCode, ResponseCode
+from trio_mq.protocol.codes import RequestCode
 from trio_mq.protocol.command import Command
-from trio_mq.protocol.message import parse_offset_message_id
+from trio_mq.protocol.headers.hotsend import SendFrames
 
-#: Apache: DefaultMQProducer.retryResponseCodes.
-RETRY_CODES: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-    }
-)
 #: Routes are asked for again after a failure, but not more often than this.
 ROUTE_AGAIN_S: Final = 1.0
-
-_STATUSES: Final = {int(status.value): status for status in SendStatus}
 
 
 @attrs.frozen
@@ -70,19 +58,6 @@ class SendSettings:
     default_topic_queues: int = DEFAULT_TOPIC_QUEUES
 
 
-@attrs.frozen
-class Sent:
-    """A receipt, and the broker that gave it: the end of a transaction has to reach the same one."""
-
-    receipt: SendReceipt
-    address: Address
-
-    @property
-    def log_offset(self) -> int:
-        """Where the message is in that broker's commit log."""
-        return parse_offset_message_id(self.receipt.offset_message_id.partition(",")[0])[1]
-
-
 class Sender:
     """Sends over the links of an instance. One for each producer group of a client."""
 
@@ -95,6 +70,7 @@ class Sender:
         self._turns: dict[str, Turns] = {}
         self._faults = Faults() if self.settings.send_latency_fault_enable else None
         self._asked_at_s: dict[str, float] = {}
+        self._frames: dict[tuple[str, str], SendFrames] = {}
 
     async def send(
         self,
@@ -153,9 +129,11 @@ class Sender:
         """Hand a message to a connection, once. Whether it was stored is never known."""
         outgoing = prepare(message, self.settings.limits, self._instance.clock.now_ms())
         route = await self.route(outgoing.topic)
-        chosen = self._fixed(outgoing, queue, route) or self._choose(route, None)
+        chosen = self.fixed(outgoing, queue, route) or self.choose(route)
         address = self.master(route, chosen.broker_name)
-        await self._instance.send_oneway(address, self._command(outgoing, chosen))
+        await self._instance.send_oneway(
+            address, self._command(outgoing, chosen, self._instance.clock.now_ms())
+        )
 
     async def route(self, topic: str) -> TopicRoute:
         """Where a topic (with its namespace) can be sent to; it has queues."""
@@ -195,64 +173,75 @@ class Sender:
         self, outgoing: Outgoing, queue: MessageQueue | None, timeout_s: float | None
     ) -> Sent:
         """All tries of one send."""
-        timeout_s = self.settings.send_timeout_s if timeout_s is None else timeout_s
-        began_s = anyio.current_time()
+        tries = self.tries(outgoing, anyio.current_time(), timeout_s)
         route = self._instance.routes.topics.get(outgoing.topic)
         if route is None or not route.publish_queues:
-            route = await self._route_within(outgoing, timeout_s)
-        fixed = self._fixed(outgoing, queue, route)
-        tries = 1 if fixed is not None else 1 + self.settings.retry_times_when_send_failed
-        failures: list[TrioMQError] = []
-        best: Sent | None = None
-        failed_broker: str | None = None
-        for number in range(tries):
-            left_s = began_s + timeout_s - anyio.current_time()
-            if number and left_s <= 0:
-                break
-            chosen = fixed or self._choose(route, failed_broker)
-            failed_broker = chosen.broker_name
+            route = await self._route_within(outgoing, tries.timeout_s)
+        return await self.go_on(tries, route, self.fixed(outgoing, queue, route))
+
+    def tries(self, outgoing: Outgoing, now_s: float, timeout_s: float | None) -> Tries:
+        """A send that begins now."""
+        settings = self.settings
+        return Tries(
+            outgoing,
+            1 + settings.retry_times_when_send_failed,
+            now_s,
+            settings.send_timeout_s if timeout_s is None else timeout_s,
+            settings.retry_another_broker_when_not_store_ok,
+        )
+
+    async def go_on(self, tries: Tries, route: TopicRoute, fixed: MessageQueue | None) -> Sent:
+        """The tries that are left."""
+        if fixed is not None:
+            tries.left = 1
+        while True:
+            now_s = anyio.current_time()
+            chosen = fixed or self.choose(route, tries.failed_broker)
+            tries.left -= 1
             try:
-                sent = await self._try(outgoing, chosen, route, max(left_s, 0.001))
-            except (PeerUnavailable, RemoteProtocolError) as failure:
-                failures.append(failure)
-                self._ask_again(outgoing.topic)
-            except PeerRefused as refused:
-                if refused.code not in RETRY_CODES:
-                    raise
-                failures.append(refused)
-                self._ask_again(outgoing.topic)
+                sent = await self._try(tries.outgoing, chosen, route, tries.left_s(now_s))
+            except (PeerUnavailable, PeerRefused, RemoteProtocolError) as failure:
+                self.failed(tries, chosen, failure)
             else:
-                if (
-                    sent.receipt.status is SendStatus.OK
-                    or not self.settings.retry_another_broker_when_not_store_ok
-                ):
+                if tries.done(sent):
                     return sent
-                best = sent
-            route = self._instance.routes.topics.get(outgoing.topic, route)
-        if best is not None:
-            return best
-        raise _failed(outgoing, failures, anyio.current_time() - began_s)
+            now_s = anyio.current_time()
+            if not tries.another(now_s):
+                return tries.result(now_s)
+            route = self._instance.routes.topics.get(tries.outgoing.topic, route)
+
+    def failed(self, tries: Tries, queue: MessageQueue, failure: TrioMQError) -> None:
+        """Note a failed try; raises it when another one makes no sense."""
+        tries.failed(queue.broker_name, failure)
+        self._ask_again(tries.outgoing.topic)
 
     async def _try(
         self, outgoing: Outgoing, queue: MessageQueue, route: TopicRoute, timeout_s: float
     ) -> Sent:
-        began_s = anyio.current_time()
+        began_s = anyio.current_time() if self._faults is not None else 0.0
         try:
             address = self.master(route, queue.broker_name)
-            reply = await self._instance.call(address, self._command(outgoing, queue), timeout_s)
-            sent = Sent(receipt_of(reply, outgoing, queue, address), address)
+            link = self._instance.known_link(address)
+            if link is None:
+                link = await self._instance.link(address, timeout_s)
+            reply = await link.call_encoded(
+                self.encoder(outgoing, queue), RequestCode.SEND_MESSAGE_V2, timeout_s
+            )
+            sent = Sent(receipt_of(reply, outgoing, queue.broker_name, address), address)
         except (PeerUnavailable, PeerRefused, RemoteProtocolError):
-            self._note(queue, began_s, failed=True)
+            self.note(queue, began_s, failed=True)
             raise
-        self._note(queue, began_s, failed=False)
+        self.note(queue, began_s, failed=False)
         return sent
 
-    def _note(self, queue: MessageQueue, began_s: float, *, failed: bool) -> None:
+    def note(self, queue: MessageQueue, began_s: float, *, failed: bool) -> None:
+        """Let later choices know how a try went, where they ask for that."""
         if self._faults is not None:
             now_s = anyio.current_time()
             self._faults.note(queue.broker_name, now_s - began_s, now_s, failed=failed)
 
-    def _choose(self, route: TopicRoute, failed_broker: str | None) -> MessageQueue:
+    def choose(self, route: TopicRoute, failed_broker: str | None = None) -> MessageQueue:
+        """The queue for a try, where nothing says which one."""
         turns = self._turns.get(route.topic)
         if turns is None:
             turns = self._turns[route.topic] = Turns(random.randrange(1 << 16))
@@ -268,9 +257,10 @@ class Sender:
             now_s=anyio.current_time(),
         )
 
-    def _fixed(
+    def fixed(
         self, outgoing: Outgoing, queue: MessageQueue | None, route: TopicRoute
     ) -> MessageQueue | None:
+        """The one queue that a message has to go to, if there is one."""
         if queue is not None:
             return attrs.evolve(
                 queue, topic=with_namespace(self.settings.limits.namespace, queue.topic)
@@ -294,7 +284,36 @@ class Sender:
             self._asked_at_s[topic] = now_s
             self._instance.tasks.start_soon(self._instance.refreshed_route, topic)
 
-    def _command(self, outgoing: Outgoing, queue: MessageQueue) -> Command:
+    # -- requests
+
+    def encoder(self, outgoing: Outgoing, queue: MessageQueue) -> Encode:
+        """What writes the request once its number is known."""
+        born_ms = self._instance.clock.now_ms()
+        if self._instance.options.credentials is None and outgoing.is_usual:
+            at = outgoing.topic, queue.broker_name
+            frames = self._frames.get(at)
+            if frames is None:
+                frames = self._frames[at] = SendFrames(
+                    self._group,
+                    outgoing.topic,
+                    AUTO_CREATE_TOPIC,
+                    self.settings.default_topic_queues,
+                    queue.broker_name,
+                )
+            write = frames.frame
+            return lambda opaque: write(
+                opaque, queue.queue_id, outgoing.sys_flag, born_ms,
+                outgoing.flag, outgoing.properties, outgoing.body,
+            )  # fmt: skip
+        command = self._instance.signed(self._command(outgoing, queue, born_ms))
+
+        def encode(opaque: int) -> bytes:
+            command.opaque = opaque
+            return commands.encode(command)
+
+        return encode
+
+    def _command(self, outgoing: Outgoing, queue: MessageQueue, born_ms: int) -> Command:
         header = headers.SendMessageRequestV2(
             producer_group=self._group,
             topic=outgoing.topic,
@@ -302,7 +321,7 @@ class Sender:
             default_topic_queue_nums=self.settings.default_topic_queues,
             queue_id=queue.queue_id,
             sys_flag=outgoing.sys_flag,
-            born_timestamp=self._instance.clock.now_ms(),
+            born_timestamp=born_ms,
             flag=outgoing.flag,
             properties=outgoing.properties,
             reconsume_times=outgoing.reconsume_times,
@@ -312,35 +331,4 @@ class Sender:
             broker_name=queue.broker_name,
         )
         code = RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
-        return Command(code, headers.encode(header), outgoing.body)
-
-
-def receipt_of(
-    reply: Command, outgoing: Outgoing, queue: MessageQueue, address: Address
-) -> SendReceipt:
-    """What an answer says; PeerRefused for one that says no."""
-    status = _STATUSES.get(reply.code)
-    if status is None:
-        code = RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
-        what = f"{code.name} ({code.value}) for topic {outgoing.given_topic}"
-        raise PeerRefused(reply.code, reply.remark, address=str(address), what=what)
-    told = headers.decode(headers.SendMessageReply, reply.ext)
-    return SendReceipt(
-        told.batch_uniq_id or outgoing.message_id,
-        told.msg_id,
-        MessageQueue(outgoing.given_topic, queue.broker_name, told.queue_id),
-        told.queue_offset,
-        status,
-        told.transaction_id,
-        told.recall_handle,
-    )
-
-
-def _failed(outgoing: Outgoing, failures: Sequence[TrioMQError], took_s: float) -> SendFailed:
-    tries = "1 try" if len(failures) == 1 else f"{len(failures)} tries"
-    told = " | ".join(map(str, failures))
-    return SendFailed(
-        f"topic {outgoing.given_topic}: message {outgoing.message_id[:80]} was not sent in {tries} and {took_s:.1f} s: "
-        f"{told}; it may have been stored all the same where no answer came: send it again, or ask the brokers",
-        failures=tuple(failures),
-    )
+        return Command(code, headers.encode(header), bytes(outgoing.body))

@@ -1,0 +1,209 @@
+"""The thread that runs a client for plain threads: Trio inside, ordinary calls outside.
+
+In: coroutine functions and async context managers, from any thread. Out: their results and errors, in the thread that
+asked. Called by :mod:`.twin`. It is written on Trio's own entry points and not on anyio's portal: a call costs one
+change of threads instead of two, an interrupted call is cancelled, and nothing of it ends by garbage collection, which
+in a forked child would wait for a thread that the child does not have.
+"""
+
+from __future__ import annotations
+
+import threading  # noqa: TID251  (plain threads are what this package is for)
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import trio
+
+from trio_mq.errors import ClientError, NotOpen
+
+T = TypeVar("T")
+
+_CLOSED = "the client was closed while this call waited: end all threads that use it before its `with` block ends"
+
+
+class Call(Generic[T]):
+    """A coroutine that runs in the portal."""
+
+    def __init__(
+        self, function: Callable[[], Awaitable[T]], token: trio.lowlevel.TrioToken
+    ) -> None:
+        self.future: Future[T] = Future()
+        self._function = function
+        self._token = token
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Called by the portal."""
+        try:
+            with self._scope:
+                value = await self._function()
+                self.future.set_result(value)
+        except trio.Cancelled:
+            self.future.cancel()
+            raise
+        except BaseException as error:
+            # StopAsyncIteration, KeyboardInterrupt of a callback: all of them belong to who asked.
+            self.future.set_exception(error)
+        else:
+            self.future.cancel()  # does nothing when there is a result
+
+    def result(self) -> T:
+        """Wait for it. NotOpen when it was cancelled; an interrupt of this thread (Ctrl-C) cancels it."""
+        try:
+            return self.future.result()
+        except CancelledError:
+            raise NotOpen(_CLOSED) from None
+        except BaseException:
+            if not self.future.done():
+                self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """From any thread, at any time."""
+        try:
+            self._token.run_sync_soon(self._scope.cancel)
+        except trio.RunFinishedError:
+            return  # and so is the coroutine
+
+
+class Portal:
+    """A thread with an event loop, from :meth:`start` to :meth:`close`."""
+
+    def __init__(self, name: str) -> None:
+        self._begun: Future[trio.lowlevel.TrioToken] = Future()
+        self._stop = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        # A daemon: a client that is never closed must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread and wait until it takes calls."""
+        self._thread.start()
+        self._begun.result()
+
+    def submit(self, function: Callable[[], Awaitable[T]]) -> Call[T]:
+        """Start a coroutine. NotOpen after the end, ClientError inside the portal's own thread."""
+        if threading.get_ident() == self._thread.ident:
+            raise ClientError(
+                "a blocking client was used by a function that it calls inside its own thread, which would wait "
+                "for itself; strategies and other such functions must not wait"
+            )
+        token = self._begun.result()
+        call = Call(function, token)
+        try:
+            token.run_sync_soon(self._begin, call)
+        except trio.RunFinishedError:
+            raise NotOpen(_CLOSED) from None
+        return call
+
+    def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine to its end and give its result."""
+        return self.submit(function).result()
+
+    def stop_soon(self) -> None:
+        """Cancel all that runs and let the thread end; does not wait."""
+        try:
+            self._begun.result().run_sync_soon(self._stop.set)
+        except trio.RunFinishedError:
+            return
+
+    def close(self) -> None:
+        """The same, and wait for the thread's end."""
+        self.stop_soon()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:
+            if not self._begun.done():
+                self._begun.set_exception(error)
+                return
+            raise
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as self._nursery:
+            self._begun.set_result(trio.lowlevel.current_trio_token())
+            await self._stop.wait()
+            self._nursery.cancel_scope.cancel()
+        self._nursery = None
+
+    def _begin(self, call: Call[T]) -> None:
+        if self._nursery is None:
+            call.future.cancel()
+        else:
+            self._nursery.start_soon(call.run)
+
+
+class Held(Generic[T]):
+    """An async context manager that is open from :meth:`enter` to :meth:`leave`, in one task of the portal.
+
+    It may end before: then `on_end` is called in the portal's thread, and `leave` raises what ended it.
+    """
+
+    def __init__(
+        self,
+        portal: Portal,
+        context: AbstractAsyncContextManager[T],
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._portal = portal
+        self._context = context
+        self._on_end = on_end
+        self._entered: Future[T] = Future()
+        self._leave = trio.Event()
+        self._error: BaseException | None = None
+        self._life: Call[bool] | None = None
+
+    def enter(self) -> T:
+        """Open it; what it gives, or the error that it raises."""
+        self._life = self._portal.submit(self._hold)
+        try:
+            return self._entered.result()
+        except BaseException:
+            self._life.cancel()
+            raise
+
+    def leave(self, error: BaseException | None = None) -> bool:
+        """Close it, as ``__exit__`` does; an interrupt while it closes makes it close by cancellation."""
+        assert self._life is not None, "entered"
+        self._error = error
+        try:
+            self._portal.submit(self._let_go).result()
+            return self._life.result()
+        except BaseException:
+            self._life.cancel()
+            raise
+
+    async def _let_go(self) -> None:
+        self._leave.set()
+
+    async def _hold(self) -> bool:
+        try:
+            value = await self._context.__aenter__()
+        except BaseException as error:
+            if isinstance(error, trio.Cancelled):
+                self._entered.cancel()
+            else:
+                self._entered.set_exception(error)
+            raise
+        try:
+            self._entered.set_result(value)
+            try:
+                await self._leave.wait()
+            except BaseException as failure:
+                if await self._exit(failure):
+                    return True
+                raise
+            return await self._exit(self._error)
+        finally:
+            if self._on_end is not None:
+                self._on_end()
+
+    async def _exit(self, error: BaseException | None) -> bool:
+        kind: type[BaseException] | None = None if error is None else type(error)
+        trace: TracebackType | None = None if error is None else error.__traceback__
+        return bool(await self._context.__aexit__(kind, error, trace))
