@@ -75,7 +75,12 @@ class Outgoing:
     @property
     def is_usual(self) -> bool:
         """Whether its request has nothing special, so that the fast writer can make it."""
-        return not (self.is_batch or self.reconsume_times or self.max_reconsume_times is not None)
+        return not (
+            self.is_batch
+            or self.is_reply
+            or self.reconsume_times
+            or self.max_reconsume_times is not None
+        )
 
     @property
     def code(self) -> RequestCode:
