@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trio_mq.client.admin import Admin
     from trio_mq.client.messages import (
         Message,
         Outcome,
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
     )
     from trio_mq.client.options import Credentials
     from trio_mq.client.producer import Producer
+    from trio_mq.client.requests import reply_to
     from trio_mq.client.subscription import Sql
+    from trio_mq.client.transactions import TransactionReceipt, TransactionState
     from trio_mq.errors import (
+        BrokerFailure,
+        BrokersFailed,
         ClientError,
         ConfigError,
         HandlerError,
+        NoReply,
         NoRoute,
         NotOpen,
         PeerRefused,
@@ -38,12 +44,16 @@ __version__ = "0.1.0"
 
 #: Public names and where they are.
 _HOMES = {
+    "Admin": "client.admin",
+    "BrokerFailure": "errors",
+    "BrokersFailed": "errors",
     "ClientError": "errors",
     "ConfigError": "errors",
     "Credentials": "client.options",
     "HandlerError": "errors",
     "Message": "client.messages",
     "MessageQueue": "protocol.bodies",
+    "NoReply": "errors",
     "NoRoute": "errors",
     "NotOpen": "errors",
     "Outcome": "client.messages",
@@ -55,16 +65,23 @@ _HOMES = {
     "SendReceipt": "client.messages",
     "SendStatus": "client.messages",
     "Sql": "client.subscription",
+    "TransactionReceipt": "client.transactions",
+    "TransactionState": "client.transactions",
     "TrioMQError": "errors",
+    "reply_to": "client.requests",
 }
 
 __all__ = [
+    "Admin",
+    "BrokerFailure",
+    "BrokersFailed",
     "ClientError",
     "ConfigError",
     "Credentials",
     "HandlerError",
     "Message",
     "MessageQueue",
+    "NoReply",
     "NoRoute",
     "NotOpen",
     "Outcome",
@@ -76,8 +93,11 @@ __all__ = [
     "SendReceipt",
     "SendStatus",
     "Sql",
+    "TransactionReceipt",
+    "TransactionState",
     "TrioMQError",
     "__version__",
+    "reply_to",
 ]
 
 

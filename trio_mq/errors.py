@@ -21,6 +21,8 @@
     │   ├── NotOpen                  1   used before its `async with` block, or after it
     │   ├── NoRoute                  32  no broker of the cluster serves the topic
     │   ├── SendFailed               33  no try of a send came through; holds the failure of each
+    │   ├── BrokersFailed            34  some brokers did what all were asked for, and others did not
+    │   ├── ReceiptExpired           1   a popped message was settled after its invisible time
     │   ├── NoReply                  1   nobody answered a request in time
     │   └── HandlerError             1   a handler returned what means nothing
     ├── AddressInUse                 31  a port that we should listen on is taken
@@ -32,6 +34,8 @@ Exit codes are part of the public interface: ``docs/reference/exit-codes.md``.
 from __future__ import annotations
 
 from typing import ClassVar
+
+import attrs
 
 
 class TrioMQError(Exception):
@@ -166,6 +170,45 @@ class SendFailed(ClientError):
         """The response code of the last try, None when no broker answered it."""
         last = self.failures[-1] if self.failures else None
         return last.code if isinstance(last, RequestRefused) else None
+
+
+@attrs.frozen
+class BrokerFailure:
+    """A broker, or name server, that did not do what an administrator asked of all of them."""
+
+    name: str
+    address: str
+    error: TrioMQError
+
+    def __str__(self) -> str:
+        """One line with the address."""
+        text = str(self.error)
+        return text if self.address in text else f"{self.name} at {self.address}: {text}"
+
+
+class BrokersFailed(ClientError):
+    """Some brokers did what all of them were asked for, and others did not: see `done` and `failures`."""
+
+    exit_code = 34
+
+    def __init__(
+        self, text: str, *, done: tuple[str, ...], failures: tuple[BrokerFailure, ...]
+    ) -> None:
+        super().__init__(text)
+        #: Addresses of those that did it.
+        self.done = done
+        self.failures = failures
+
+    @property
+    def code(self) -> int | None:
+        """The response code of the first refusal, None when nobody refused."""
+        refusals = (f.error for f in self.failures if isinstance(f.error, RequestRefused))
+        first = next(refusals, None)
+        return first.code if first is not None else None
+
+
+class ReceiptExpired(ClientError):
+    """A popped message was settled when its invisible time was over: another consumer may have it by now."""
 
 
 class NoReply(ClientError):
