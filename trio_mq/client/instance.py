@@ -91,17 +91,27 @@ class Instance:
         self, address: Address, command: Command, timeout_s: float | None = None
     ) -> Command:
         """Send a request to one address; the reply, whatever its code. PeerUnavailable without one."""
-        if self.options.credentials is not None:
-            keys = self.options.credentials
-            command = signed(command, keys.access_key, keys.secret_key, keys.security_token)
-        return await self._pool.call(address, command, timeout_s or self.options.call_timeout_s)
+        timeout_s = timeout_s or self.options.call_timeout_s
+        return await self._pool.call(address, self.signed(command), timeout_s)
 
     async def send_oneway(self, address: Address, command: Command) -> None:
         """Send a request that is never answered."""
-        if self.options.credentials is not None:
-            keys = self.options.credentials
-            command = signed(command, keys.access_key, keys.secret_key, keys.security_token)
-        await self._pool.send_oneway(address, command, self.options.call_timeout_s)
+        await self._pool.send_oneway(address, self.signed(command), self.options.call_timeout_s)
+
+    def signed(self, command: Command) -> Command:
+        """The command with the signature of the client's credentials, if it has any."""
+        keys = self.options.credentials
+        if keys is None:
+            return command
+        return signed(command, keys.access_key, keys.secret_key, keys.security_token)
+
+    def known_link(self, address: Address) -> Link | None:
+        """The living link to an address, None when one has to be made."""
+        return self._pool.known_link(address)
+
+    async def link(self, address: Address, timeout_s: float) -> Link:
+        """The link to an address, connected if needed. PeerUnavailable when that fails or takes longer."""
+        return await self._pool.link_within(address, timeout_s)
 
     async def ask(
         self,

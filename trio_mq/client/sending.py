@@ -38,7 +38,7 @@ from trio_mq.net.link import Encode
 from trio_mq.protocol import command as commands
 from trio_mq.protocol import headers
 from trio_mq.protocol.bodies import MessageQueue
-from trio_mq.protocol.codes import RequestCode
+from trio_mq.protocol.codes import ResponseCode
 from trio_mq.protocol.command import Command
 from trio_mq.protocol.headers.hotsend import SendFrames
 
@@ -221,18 +221,28 @@ class Sender:
         began_s = anyio.current_time() if self._faults is not None else 0.0
         try:
             address = self.master(route, queue.broker_name)
-            link = self._instance.known_link(address)
-            if link is None:
-                link = await self._instance.link(address, timeout_s)
-            reply = await link.call_encoded(
-                self.encoder(outgoing, queue), RequestCode.SEND_MESSAGE_V2, timeout_s
-            )
+            reply = await self._asked(outgoing, queue, address, timeout_s)
+            if (
+                reply.code == ResponseCode.GO_AWAY
+            ):  # its connection is retired: once more, over a new one
+                reply = await self._asked(outgoing, queue, address, timeout_s)
             sent = Sent(receipt_of(reply, outgoing, queue.broker_name, address), address)
         except (PeerUnavailable, PeerRefused, RemoteProtocolError):
             self.note(queue, began_s, failed=True)
             raise
         self.note(queue, began_s, failed=False)
         return sent
+
+    async def _asked(
+        self, outgoing: Outgoing, queue: MessageQueue, address: Address, timeout_s: float
+    ) -> Command:
+        link = self._instance.known_link(address)
+        if link is None:
+            link = await self._instance.link(address, timeout_s)
+        reply = await link.call_encoded(self.encoder(outgoing, queue), outgoing.code, timeout_s)
+        if reply.code == ResponseCode.GO_AWAY:
+            link.retire()
+        return reply
 
     def note(self, queue: MessageQueue, began_s: float, *, failed: bool) -> None:
         """Let later choices know how a try went, where they ask for that."""
@@ -330,5 +340,4 @@ class Sender:
             batch=outgoing.is_batch,
             broker_name=queue.broker_name,
         )
-        code = RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
-        return Command(code, headers.encode(header), bytes(outgoing.body))
+        return Command(outgoing.code, headers.encode(header), bytes(outgoing.body))

@@ -25,7 +25,8 @@ from trio_mq.client.functions import called
 from trio_mq.client.instance import Instance
 from trio_mq.client.messages import Message, ReceivedMessage, SendReceipt, SendStatus
 from trio_mq.client.options import with_namespace, without_namespace
-from trio_mq.client.sending import Sender, Sent
+from trio_mq.client.sending import Sender
+from trio_mq.client.tries import Sent
 from trio_mq.config.addresses import Address
 from trio_mq.errors import HandlerError, LocalProtocolError, PeerUnavailable, ProtocolError
 from trio_mq.net.link import Link

@@ -145,11 +145,11 @@ class LinkPool:
     async def link(self, address: Address) -> Link:
         """The living link to an address. Callers of the same attempt share its outcome."""
         slot = self._slots.setdefault(address, _Slot())
-        if slot.link is not None and not slot.link.closed:
+        if slot.link is not None and slot.link.usable:
             return slot.link
         attempts_seen = slot.attempts
         async with slot.lock:
-            if slot.link is not None and not slot.link.closed:
+            if slot.link is not None and slot.link.usable:
                 return slot.link
             if slot.failure is not None and slot.attempts > attempts_seen:
                 # It failed while this caller waited: one after another, fifty callers of a dead
@@ -188,7 +188,7 @@ class LinkPool:
         link = await self.link_within(address, timeout_s)
         reply = await link.call(command, _left_s(began_s, timeout_s))
         if reply.code == ResponseCode.GO_AWAY:
-            await link.aclose()
+            link.retire()
             link = await self.link_within(address, _left_s(began_s, timeout_s))
             reply = await link.call(command, _left_s(began_s, timeout_s))
         return reply
@@ -196,7 +196,7 @@ class LinkPool:
     def known_link(self, address: Address) -> Link | None:
         """The living link to an address, None when one has to be made."""
         slot = self._slots.get(address)
-        if slot is None or slot.link is None or slot.link.closed:
+        if slot is None or slot.link is None or not slot.link.usable:
             return None
         return slot.link
 

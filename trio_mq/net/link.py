@@ -92,6 +92,8 @@ class Link:
         self.address = address
         #: Why the link has ended, None while it lives.
         self.ended: str | None = None
+        #: Whether new requests shall take another link (:meth:`retire`).
+        self.retired = False
         self._stream = stream
         self._nowait = stream if isinstance(stream, NowaitStream) else None
         self._on_request = on_request
@@ -110,6 +112,11 @@ class Link:
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self.ended is not None
+
+    @property
+    def usable(self) -> bool:
+        """Whether new requests should take this link."""
+        return self.ended is None and not self.retired
 
     @property
     def crowded(self) -> bool:
@@ -151,6 +158,18 @@ class Link:
     def forget(self, opaque: int) -> None:
         """Want no reply any more: a late one is dropped."""
         self._pending.pop(opaque, None)
+        self._end_if_retired()
+
+    def retire(self) -> None:
+        """Take no further requests, and end once those on their way have their answers: the peer
+        is about to stop.
+        """
+        self.retired = True
+        self._end_if_retired()
+
+    def _end_if_retired(self) -> None:
+        if self.retired and not self._pending and not self._outbox_bytes:
+            self._end("the peer is about to stop")
 
     async def call(self, command: Command, timeout_s: float = CALL_TIMEOUT_S) -> Command:
         """Send a request and wait for its reply, whatever its response code.
@@ -286,6 +305,7 @@ class Link:
                 call = self._pending.pop(opaque)
                 what = f"no answer to {_name(call.code)} within {call.timeout_s:g} s"
                 call.on_reply(self._unavailable(what))
+            self._end_if_retired()
             self._watch_at_s = min(
                 (call.deadline_s for call in self._pending.values()), default=math.inf
             )
@@ -311,6 +331,8 @@ class Link:
             log.debug("%s: reply %d came too late, dropped", self.address, command.opaque)
             return
         pending.on_reply(command)
+        if self.retired:
+            self._end_if_retired()
 
     def _requested(self, command: Command) -> None:
         if self._on_request is None:
