@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         SendStatus,
     )
     from trio_mq.client.options import Credentials
+    from trio_mq.client.pipeline import PendingSend, Pipeline
     from trio_mq.client.producer import Producer
     from trio_mq.client.requests import reply_to
     from trio_mq.client.subscription import Sql
@@ -59,6 +60,8 @@ _HOMES = {
     "Outcome": "client.messages",
     "PeerRefused": "errors",
     "PeerUnavailable": "errors",
+    "PendingSend": "client.pipeline",
+    "Pipeline": "client.pipeline",
     "Producer": "client.producer",
     "ReceivedMessage": "client.messages",
     "SendFailed": "errors",
@@ -87,6 +90,8 @@ __all__ = [
     "Outcome",
     "PeerRefused",
     "PeerUnavailable",
+    "PendingSend",
+    "Pipeline",
     "Producer",
     "ReceivedMessage",
     "SendFailed",

@@ -10,7 +10,7 @@ nothing is sent cost nothing but a line in the log.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from trio_mq.client.instance import Instance, open_instance
 from trio_mq.client.lifetime import Owner
@@ -23,6 +23,7 @@ from trio_mq.client.options import (
     with_namespace,
 )
 from trio_mq.client.outgoing import MAX_MESSAGE_BYTES, Limits
+from trio_mq.client.pipeline import WINDOW, Pipeline, open_pipeline
 from trio_mq.client.requests import REQUEST_TIMEOUT_S, Requests
 from trio_mq.client.sending import Sender, SendSettings
 from trio_mq.client.transactions import (
@@ -173,6 +174,16 @@ class Producer(Owner):
         """
         self._check_open()
         return await self._requests.ask(message, timeout_s)
+
+    def pipeline(self, window: int = WINDOW) -> AbstractAsyncContextManager[Pipeline]:
+        """Send many messages without waiting for each answer: at most `window` are on their way.
+
+        ``async with producer.pipeline() as pipeline: pending = await pipeline.send(message)``; ``await pending`` gives
+        the receipt. Leaving the block waits for all sends, at most as long as their time-outs, and raises the first
+        failure that nobody awaited. Leaving it by an exception or a cancellation waits for nothing.
+        """
+        self._check_open()
+        return open_pipeline(self._sender, window)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that can be sent to, by broker name and id. NoRoute when there is none."""

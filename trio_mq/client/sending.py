@@ -65,7 +65,7 @@ class Sender:
         self, instance: Instance, group: str, settings: SendSettings | None = None
     ) -> None:
         self.settings = settings or SendSettings()
-        self._instance = instance
+        self.instance = instance
         self._group = group
         self._turns: dict[str, Turns] = {}
         self._faults = Faults() if self.settings.send_latency_fault_enable else None
@@ -108,7 +108,7 @@ class Sender:
         outgoing = prepare(
             message,
             self.settings.limits,
-            self._instance.clock.now_ms(),
+            self.instance.clock.now_ms(),
             sys_flag=sys_flag,
             extra_properties=extra_properties,
         )
@@ -122,24 +122,33 @@ class Sender:
         timeout_s: float | None = None,
     ) -> list[SendReceipt]:
         """Send messages of one topic in as few requests as they need; the time is for each of them."""
-        parts = list(prepare_batches(messages, self.settings.limits, self._instance.clock.now_ms()))
+        parts = list(prepare_batches(messages, self.settings.limits, self.instance.clock.now_ms()))
         return [(await self.deliver_prepared(part, queue, timeout_s)).receipt for part in parts]
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Hand a message to a connection, once. Whether it was stored is never known."""
-        outgoing = prepare(message, self.settings.limits, self._instance.clock.now_ms())
+        outgoing = self.prepared(message)
         route = await self.route(outgoing.topic)
         chosen = self.fixed(outgoing, queue, route) or self.choose(route)
         address = self.master(route, chosen.broker_name)
-        await self._instance.send_oneway(
-            address, self._command(outgoing, chosen, self._instance.clock.now_ms())
+        await self.instance.send_oneway(
+            address, self._command(outgoing, chosen, self.instance.clock.now_ms())
         )
+
+    def prepared(self, message: Message) -> Outgoing:
+        """A message as it goes over the wire. LocalProtocolError or ConfigError for one that cannot."""
+        return prepare(message, self.settings.limits, self.instance.clock.now_ms())
+
+    def known_route(self, topic: str) -> TopicRoute | None:
+        """The route of a topic (with its namespace), None when it has to be asked for."""
+        route = self.instance.routes.topics.get(topic)
+        return route if route is not None and route.publish_queues else None
 
     async def route(self, topic: str) -> TopicRoute:
         """Where a topic (with its namespace) can be sent to; it has queues."""
-        route = await self._instance.route(topic, to_send=True)
+        route = await self.instance.route(topic, to_send=True)
         if not route.publish_queues:
-            route = await self._instance.refresh_route(topic, to_send=True)
+            route = await self.instance.refresh_route(topic, to_send=True)
         if not route.publish_queues:
             raise NoRoute(
                 f"topic {topic}: no broker lets it be sent to; give it write permission and write queues "
@@ -174,9 +183,9 @@ class Sender:
     ) -> Sent:
         """All tries of one send."""
         tries = self.tries(outgoing, anyio.current_time(), timeout_s)
-        route = self._instance.routes.topics.get(outgoing.topic)
-        if route is None or not route.publish_queues:
-            route = await self._route_within(outgoing, tries.timeout_s)
+        route = self.known_route(outgoing.topic)
+        if route is None:
+            route = await self.route_within(outgoing, tries.timeout_s)
         return await self.go_on(tries, route, self.fixed(outgoing, queue, route))
 
     def tries(self, outgoing: Outgoing, now_s: float, timeout_s: float | None) -> Tries:
@@ -208,7 +217,7 @@ class Sender:
             now_s = anyio.current_time()
             if not tries.another(now_s):
                 return tries.result(now_s)
-            route = self._instance.routes.topics.get(tries.outgoing.topic, route)
+            route = self.instance.routes.topics.get(tries.outgoing.topic, route)
 
     def failed(self, tries: Tries, queue: MessageQueue, failure: TrioMQError) -> None:
         """Note a failed try; raises it when another one makes no sense."""
@@ -236,13 +245,18 @@ class Sender:
     async def _asked(
         self, outgoing: Outgoing, queue: MessageQueue, address: Address, timeout_s: float
     ) -> Command:
-        link = self._instance.known_link(address)
+        link = self.instance.known_link(address)
         if link is None:
-            link = await self._instance.link(address, timeout_s)
+            link = await self.instance.link(address, timeout_s)
         reply = await link.call_encoded(self.encoder(outgoing, queue), outgoing.code, timeout_s)
         if reply.code == ResponseCode.GO_AWAY:
             link.retire()
         return reply
+
+    @property
+    def takes_notes(self) -> bool:
+        """Whether latencies count (send_latency_fault_enable)."""
+        return self._faults is not None
 
     def note(self, queue: MessageQueue, began_s: float, *, failed: bool) -> None:
         """Let later choices know how a try went, where they ask for that."""
@@ -279,10 +293,11 @@ class Sender:
             return queue_by_key(outgoing.sharding_key, route.publish_queues)
         return None
 
-    async def _route_within(self, outgoing: Outgoing, timeout_s: float) -> TopicRoute:
+    async def route_within(self, outgoing: Outgoing, timeout_s: float) -> TopicRoute:
+        """The route, in the time that its send has; SendFailed when that is over."""
         with anyio.move_on_after(timeout_s):
             return await self.route(outgoing.topic)
-        names = ", ".join(map(str, self._instance.options.nameservers))
+        names = ", ".join(map(str, self.instance.options.nameservers))
         raise SendFailed(
             f"topic {outgoing.given_topic}: no route within {timeout_s:g} s; check the name servers {names}"
         )
@@ -292,14 +307,14 @@ class Sender:
         now_s = anyio.current_time()
         if now_s - self._asked_at_s.get(topic, -ROUTE_AGAIN_S) >= ROUTE_AGAIN_S:
             self._asked_at_s[topic] = now_s
-            self._instance.tasks.start_soon(self._instance.refreshed_route, topic)
+            self.instance.tasks.start_soon(self.instance.refreshed_route, topic)
 
     # -- requests
 
     def encoder(self, outgoing: Outgoing, queue: MessageQueue) -> Encode:
         """What writes the request once its number is known."""
-        born_ms = self._instance.clock.now_ms()
-        if self._instance.options.credentials is None and outgoing.is_usual:
+        born_ms = self.instance.clock.now_ms()
+        if self.instance.options.credentials is None and outgoing.is_usual:
             at = outgoing.topic, queue.broker_name
             frames = self._frames.get(at)
             if frames is None:
@@ -315,7 +330,7 @@ class Sender:
                 opaque, queue.queue_id, outgoing.sys_flag, born_ms,
                 outgoing.flag, outgoing.properties, outgoing.body,
             )  # fmt: skip
-        command = self._instance.signed(self._command(outgoing, queue, born_ms))
+        command = self.instance.signed(self._command(outgoing, queue, born_ms))
 
         def encode(opaque: int) -> bytes:
             command.opaque = opaque
