@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from math import inf
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -146,6 +147,10 @@ class Outcome(Enum):
     RETRY = "retry"
 
 
+#: Place of a body that has to be inflated.
+COMPRESSED_BODY_AT = -1
+
+
 class Settler(Protocol):
     """The consumer's side of a message that was handed out."""
 
@@ -187,12 +192,16 @@ class MessageView:
 
     @property
     def body(self) -> bytes:
-        """The body as the producer gave it."""
+        """The body as the producer gave it.
+
+        A compressed one is inflated now: BodyError when it is broken, LocalProtocolError when a package is missing.
+        """
         found = self._body
         if found is None:
             assert self._raw is not None, "a message has its body, or the bytes of its record"
             raw, body_at, body_end = self._raw
-            found = self._body = raw[body_at:body_end]
+            found = raw[body_at:body_end] if body_at >= 0 else self.record.plain_body
+            self._body = found
         return found
 
     @property
@@ -271,7 +280,7 @@ class ReceivedMessage(MessageView):
         self.queue = queue
         self.queue_offset = record.queue_offset
         self.size_bytes = record.size
-        self.taken_at_s = 0.0
+        self.taken_at_s = inf
         self._record = record
         self._raw = None
         self._body = body
@@ -291,15 +300,16 @@ class ReceivedMessage(MessageView):
         settler: Settler | None,
         topic: str | None,
     ) -> Self:
-        """From the bytes of one whole record, whose plain body lies between two places; decoded when it is asked for.
+        """From the bytes of one whole record, whose body lies between two places; decoded when it is asked for.
 
-        Consumers make one for each message: most are asked for little more than their body.
+        Consumers make one for each message: most are asked for little more than their body. A compressed body has
+        COMPRESSED_BODY_AT for its place.
         """
         self = cls.__new__(cls)
         self.queue = queue
         self.queue_offset = queue_offset
         self.size_bytes = len(raw)
-        self.taken_at_s = 0.0
+        self.taken_at_s = inf
         self._record = None
         self._raw = (raw, body_at, body_end)
         self._body = None

@@ -94,6 +94,8 @@ class RouteTable:
 
     def __init__(self) -> None:
         self._routes: dict[str, TopicRoute] = {}
+        #: All routes in one, made when it is asked for: pulls look up their broker each time.
+        self._brokers: dict[str, dict[int, Address]] | None = None
 
     @property
     def topics(self) -> Mapping[str, TopicRoute]:
@@ -104,18 +106,23 @@ class RouteTable:
         """Keep a route; whether it differs from the one that was known."""
         old = self._routes.get(route.topic)
         self._routes[route.topic] = route
+        self._brokers = None
         return old is None or old.data != route.data
 
     def drop(self, topic: str) -> None:
         """Forget a topic."""
         self._routes.pop(topic, None)
+        self._brokers = None
 
-    def brokers(self) -> dict[str, dict[int, Address]]:
+    def brokers(self) -> Mapping[str, Mapping[int, Address]]:
         """Addresses of all brokers in all routes, by broker name and broker id."""
+        if self._brokers is not None:
+            return self._brokers
         found: dict[str, dict[int, Address]] = {}
         for route in self._routes.values():
             for name, addresses in route.brokers.items():
                 found.setdefault(name, {}).update(addresses)
+        self._brokers = found
         return found
 
     def addresses(self) -> set[Address]:

@@ -76,3 +76,41 @@ def parse(topic: str, wanted: object) -> Subscription:
                 f"for a condition on properties write trio_mq.Sql({wanted!r})"
             )
     return Subscription(topic, wanted, "TAG", frozenset(tags))
+
+
+@attrs.frozen
+class Subscribed:
+    """A subscription that brokers are told of, with the time of its last change as its version."""
+
+    subscription: Subscription
+    version: int
+
+
+class Subscriptions:
+    """What one group of a client wants now, by topic (as on the wire)."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[str, Subscribed] = {}
+
+    def put(self, subscription: Subscription, now_ms: int) -> None:
+        """Add a topic, or change what is wanted of it; the version rises, also when the clock does not."""
+        old = self._by_topic.get(subscription.topic)
+        version = now_ms if old is None else max(now_ms, old.version + 1)
+        self._by_topic[subscription.topic] = Subscribed(subscription, version)
+
+    def drop(self, topic: str) -> bool:
+        """Forget a topic; whether it was there."""
+        return self._by_topic.pop(topic, None) is not None
+
+    def get(self, topic: str) -> Subscribed | None:
+        """What is wanted of a topic, None for nothing."""
+        return self._by_topic.get(topic)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All topics, in the order of their subscription."""
+        return tuple(self._by_topic)
+
+    def data(self) -> tuple[SubscriptionData, ...]:
+        """All of them, for heartbeats."""
+        return tuple(one.subscription.as_data(one.version) for one in self._by_topic.values())
