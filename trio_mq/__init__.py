@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     )
     from trio_mq.client.options import Credentials
     from trio_mq.client.pipeline import PendingSend, Pipeline
+    from trio_mq.client.popping import PoppedMessage
     from trio_mq.client.producer import Producer
     from trio_mq.client.requests import reply_to
+    from trio_mq.client.simple import SimpleConsumer
     from trio_mq.client.subscription import Sql
     from trio_mq.client.transactions import TransactionReceipt, TransactionState
     from trio_mq.errors import (
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         NotOpen,
         PeerRefused,
         PeerUnavailable,
+        ReceiptExpired,
         SendFailed,
         TrioMQError,
     )
@@ -62,11 +65,14 @@ _HOMES = {
     "PeerUnavailable": "errors",
     "PendingSend": "client.pipeline",
     "Pipeline": "client.pipeline",
+    "PoppedMessage": "client.popping",
     "Producer": "client.producer",
+    "ReceiptExpired": "errors",
     "ReceivedMessage": "client.messages",
     "SendFailed": "errors",
     "SendReceipt": "client.messages",
     "SendStatus": "client.messages",
+    "SimpleConsumer": "client.simple",
     "Sql": "client.subscription",
     "TransactionReceipt": "client.transactions",
     "TransactionState": "client.transactions",
@@ -92,11 +98,14 @@ __all__ = [
     "PeerUnavailable",
     "PendingSend",
     "Pipeline",
+    "PoppedMessage",
     "Producer",
+    "ReceiptExpired",
     "ReceivedMessage",
     "SendFailed",
     "SendReceipt",
     "SendStatus",
+    "SimpleConsumer",
     "Sql",
     "TransactionReceipt",
     "TransactionState",
