@@ -54,8 +54,19 @@ class Crashed:
     cut: int
     crash_seed: int
     kind: Crash
-    #: Operation of a recovery at which the power was cut again, with the seed of that crash; 0 if it was not.
+    #: Operation of a recovery before which came another crash; 0 if none did.
     second_cut: int = 0
+
+    @property
+    def second_seed(self) -> int:
+        """Seed of the second crash."""
+        return self.crash_seed + self.second_cut
+
+    @property
+    def is_power_cut(self) -> bool:
+        """Whether what was not synced may be gone: a kill may be followed by a power cut."""
+        kinds = {self.kind, kind_of(self.second_seed)} if self.second_cut else {self.kind}
+        return kinds != {"kill"}
 
     def __str__(self) -> str:
         second = f" --second {self.second_cut}" if self.second_cut else ""
@@ -134,15 +145,16 @@ async def check_cut(
     crash(disk, crashed.crash_seed)
     count = 1
     second: list[MemoryDisk] = []
+    once = attrs.evolve(crashed, second_cut=0)
     try:
-        await _recover_and_check(recording, moment, crashed, disk, second if again else None)
+        await _recover_and_check(recording, moment, once, disk, second if again else None)
     except Exception as error:
         raise Failure(crashed, moment, error) from error
     for number, cut_again in enumerate(second, 1):
         if crashed.second_cut not in (0, number):
             continue
         twice = attrs.evolve(crashed, second_cut=number)
-        crash(cut_again, crashed.crash_seed + number)
+        crash(cut_again, twice.second_seed)
         try:
             await _recover_and_check(recording, moment, twice, cut_again, None)
         except Exception as error:
@@ -191,7 +203,7 @@ def _check(
     files: dict[str, bytes],
 ) -> None:
     ledger = recording.ledger
-    power_cut = crashed.kind != "kill"
+    power_cut = crashed.is_power_cut
     check_store(
         files,
         found.store(),

@@ -114,6 +114,27 @@ def test_some_faults(name: str):
         assert fault_once(SEED, name, number) is None
 
 
+def test_a_save_whose_rename_failed_is_not_expected_whatever_is_saved_next():
+    plain = Recording(SEED, lambda _: False, percent=FAULTS_PERCENT)
+    deterministically(SEED, plain.run)
+    renames = [
+        operation.number
+        for operation in plain.disk.operations
+        if operation.kind == "rename" and operation.path.endswith("/consumerOffset.json")
+    ]
+    assert len(renames) > 1
+    for number in renames:
+        assert fault_once(SEED, "error_once", number) is None
+
+
+def test_a_power_cut_after_a_kill_may_lose_what_was_not_synced():
+    kill, some = OUTCOMES.index("kill"), OUTCOMES.index("some")
+    assert not Crashed(SEED, 1, kill, "kill").is_power_cut
+    assert Crashed(SEED, 1, some, "some").is_power_cut
+    second = [Crashed(SEED, 1, kill, "kill", number) for number in range(1, 1 + len(OUTCOMES))]
+    assert [one.is_power_cut for one in second] == [True] * (len(OUTCOMES) - 1) + [False]
+
+
 # -- what the checks notice
 
 

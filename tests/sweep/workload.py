@@ -267,6 +267,8 @@ class Recording:
     durable: int = 0
     _store: Store | None = None
     _dir_synced: int = 0
+    #: Number and path of the operation before this one, when that was the rename of a state file's new file.
+    _renamed: tuple[int, str] = (0, "")
 
     # -- cuts
 
@@ -296,6 +298,7 @@ class Recording:
     def _look_at_saves(self, operation: Operation) -> None:
         """A save of a state file counts from the rename of its new file on; a sync of the folder completes it."""
         ledger = self.ledger
+        self._forget_failed_rename()
         if self._dir_synced and self._dir_synced not in self.disk.failed:
             ledger.complete = {path: len(saved) for path, saved in ledger.saves.items()}
         is_sync = operation.kind == "sync_dir" and operation.path == CONFIG
@@ -304,6 +307,14 @@ class Recording:
         if operation.kind == "rename" and in_config and operation.path.endswith(".json"):
             saved = self.disk.files()[f"{operation.path}.tmp"]
             ledger.saves.setdefault(operation.path, []).append(saved)
+            self._renamed = operation.number, operation.path
+
+    def _forget_failed_rename(self) -> None:
+        """A rename that failed was no save, whatever sync of the folder comes next."""
+        number, path = self._renamed
+        self._renamed = 0, ""
+        if number in self.disk.failed:
+            self.ledger.saves[path].pop()
 
     # -- the run
 
@@ -313,6 +324,7 @@ class Recording:
             await self._run()
         finally:
             self.disk.before = None
+            self._forget_failed_rename()
             self.disk.heal()
             number = len(self.disk.operations) + 1
             if self.prepare is not None or self.take(number):
