@@ -42,6 +42,17 @@ def _run(arguments: list[str]) -> int:
             from trio_mq.cli import recover
 
             return recover.recover(values)
+    if arguments and not arguments[0].startswith("-"):
+        from trio_mq.cli import (
+            verbs,
+        )  # loads no client: each verb does, once its line is known to be good
+
+        found = verbs.find(arguments)
+        if found is not None:
+            verb, rest = found
+            values = options.parse_plain(rest, verb.table)
+            if values is not None:
+                return verb.run(values)
     from trio_mq.cli import tree  # loads typer, which a plain start does without
 
     tree.make()(prog_name="trio-mq")

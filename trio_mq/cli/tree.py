@@ -11,13 +11,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
-import attrs
 import typer
 from typer.core import TyperCommand
 
 from trio_mq import __version__
 from trio_mq.cli import config, recover, serve, status, store
 from trio_mq.cli.options import RECOVER, SERVE, SHOW, STATUS, Option, Values
+from trio_mq.cli.verbs import CLUSTER, Verb
 
 #: Code of a wrong command line where 2 means something else (sysexits.h: EX_USAGE).
 USAGE: Final = 64
@@ -29,19 +29,6 @@ _PLAIN: dict[str, Any] = {
     # rich would be loaded to print a page of help
     "rich_markup_mode": None,
 }
-
-
-@attrs.frozen
-class Verb:
-    """A command by its `path` (``config show``); `run` gets what was given and returns the exit code.
-
-    With `own_codes` the codes 0 to 3 say what was found, and a wrong command line ends with :data:`USAGE`.
-    """
-
-    path: str
-    run: Callable[[Values], int]
-    table: Sequence[Option]
-    own_codes: bool = False
 
 
 def verbs() -> tuple[Verb, ...]:
@@ -56,6 +43,7 @@ def verbs() -> tuple[Verb, ...]:
         Verb("store export", store.export, store.EXPORT, own_codes=True),
         Verb("store import", store.import_, store.IMPORT),
         Verb("config show", config.show, SHOW),
+        *CLUSTER,
     )
 
 
@@ -63,6 +51,11 @@ def verbs() -> tuple[Verb, ...]:
 GROUPS: Final = {
     "store": "Look into a store that may be anybody's, or fill one.",
     "config": "Look at settings.",
+    "topic": "Topics of a cluster.",
+    "group": "Consumer groups of a cluster.",
+    "cluster": "Brokers of a cluster.",
+    "broker": "One broker of a cluster.",
+    "message": "Single messages of a cluster.",
 }
 
 
