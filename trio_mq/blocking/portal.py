@@ -8,18 +8,26 @@ in a forked child would wait for a thread that the child does not have.
 
 from __future__ import annotations
 
+import functools
+import queue
 import threading  # noqa: TID251  (plain threads are what this package is for)
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import trio
 
 from trio_mq.errors import ClientError, NotOpen
 
+A = TypeVar("A")
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
+
+#: A function in a thread that is cancelled cannot be stopped; its client waits for it so long.
+ABANDON_S = 1.0
 
 _CLOSED = "the client was closed while this call waited: end all threads that use it before its `with` block ends"
 
@@ -63,10 +71,8 @@ class Call(Generic[T]):
 
     def cancel(self) -> None:
         """From any thread, at any time."""
-        try:
+        with suppress(trio.RunFinishedError):  # then the coroutine has ended, too
             self._token.run_sync_soon(self._scope.cancel)
-        except trio.RunFinishedError:
-            return  # and so is the coroutine
 
 
 class Portal:
@@ -105,15 +111,14 @@ class Portal:
 
     def stop_soon(self) -> None:
         """Cancel all that runs and let the thread end; does not wait."""
-        try:
+        with suppress(trio.RunFinishedError):
             self._begun.result().run_sync_soon(self._stop.set)
-        except trio.RunFinishedError:
-            return
 
     def close(self) -> None:
-        """The same, and wait for the thread's end."""
-        self.stop_soon()
-        self._thread.join()
+        """The same, and wait for the thread's end. Does nothing when it was never started."""
+        if self._thread.ident is not None:
+            self.stop_soon()
+            self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -136,6 +141,73 @@ class Portal:
             call.future.cancel()
         else:
             self._nursery.start_soon(call.run)
+
+
+async def in_new_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a plain function in a thread of its own, which ends with it.
+
+    Trio's own worker threads would wait for more work for ten seconds after the client's end. When cancelled, the
+    function has :data:`ABANDON_S` to end; then it runs on unheard.
+    """
+    outcome: Future[T] = Future()
+    done, token = trio.Event(), trio.lowlevel.current_trio_token()
+
+    def work() -> None:
+        _settle(outcome, functools.partial(function, *args, **kwargs))
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(done.set)
+
+    thread = threading.Thread(target=work, name="trio-mq function", daemon=True)
+    thread.start()
+    try:
+        await done.wait()
+    except trio.Cancelled:
+        with trio.move_on_after(ABANDON_S, shield=True):
+            await done.wait()
+        raise
+    thread.join()
+    return outcome.result()
+
+
+def call_with_function(
+    portal: Portal,
+    method: Callable[[Callable[[A], Awaitable[R]]], Awaitable[T]],
+    function: Callable[[A], R],
+) -> T:
+    """Run `method`, a coroutine function that calls back; `function` runs in this thread, which waits for both.
+
+    What the thread has (a connection to a database in a transaction, say) is there for it.
+    """
+    work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    async def handed_over(argument: A) -> R:
+        outcome: Future[R] = Future()
+        done, token = trio.Event(), trio.lowlevel.current_trio_token()
+
+        def run() -> None:
+            _settle(outcome, functools.partial(function, argument))
+            token.run_sync_soon(done.set)
+
+        work.put(run)
+        await done.wait()
+        return outcome.result()
+
+    call = portal.submit(functools.partial(method, handed_over))
+    call.future.add_done_callback(lambda _: work.put(None))
+    try:
+        while (job := work.get()) is not None:
+            job()
+    except BaseException:  # an interrupt of this thread
+        call.cancel()
+        raise
+    return call.result()
+
+
+def _settle(outcome: Future[T], function: Callable[[], T]) -> None:
+    try:
+        outcome.set_result(function())
+    except BaseException as error:
+        outcome.set_exception(error)
 
 
 class Held(Generic[T]):

@@ -15,15 +15,17 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from trio_mq.blocking.portal import Call, Held, Portal
 from trio_mq.client import world
 from trio_mq.client.lifetime import Owner
-from trio_mq.errors import NotOpen
+from trio_mq.errors import ClientError, NotOpen
 
+A = TypeVar("A")
 C = TypeVar("C", bound=Owner)
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,8 +40,7 @@ class Twin(Generic[C]):
         self._held: Held[C] | None = None
         self._pid = 0
         self._closed = False
-        #: Calls that wait for messages: the end of the block ends them.
-        self._waiting: set[Call[Any]] = set()
+        self._waiting = _Waiting()
 
     def __enter__(self) -> Self:
         if self._portal is not None or self._closed:
@@ -47,9 +48,9 @@ class Twin(Generic[C]):
         here = world.current()
         self._pid = os.getpid()
         self._portal = Portal(f"trio-mq {type(self).__name__}")
-        self._portal.start()
-        self._held = Held(self._portal, _InWorld(self._client, here), self._stop_waiting)
         try:
+            self._portal.start()
+            self._held = Held(self._portal, _InWorld(self._client, here), self._waiting.end)
             self._held.enter()
         except BaseException:
             self._closed = True
@@ -70,8 +71,7 @@ class Twin(Generic[C]):
             return
         try:
             # The error of the block is its own affair: a client ends in the same way with one and without.
-            self._closing()
-            self._stop_waiting()
+            self._waiting.end()
             self._held.leave()
         finally:
             self._portal.close()
@@ -90,9 +90,6 @@ class Twin(Generic[C]):
 
     def __repr__(self) -> str:
         return f"<trio_mq.blocking.{type(self).__name__} for {self._client!r}>"
-
-    def _closing(self) -> None:
-        """What a kind of client does first when its block is left."""
 
     def _check_open(self) -> Portal:
         """The portal; NotOpen outside the block, and in a forked child."""
@@ -117,19 +114,66 @@ class Twin(Generic[C]):
 
         return self._check_open().call(reading)
 
+    def _settle(self, function: Callable[[], Awaitable[object]], /) -> None:
+        """Say what becomes of a message; also while the client closes and waits for just that."""
+        if self._portal is None or self._pid != os.getpid():
+            self._check_open()
+        else:
+            self._portal.call(function)
+
     def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
         """As `_call`, for what may wait without an end: the end of the block ends it, with NotOpen."""
-        call = self._check_open().submit(function)
-        self._waiting.add(call)
-        try:
-            if self._closed:  # between the two lines above
-                call.cancel()
+        portal = self._check_open()
+        with self._waiting.one(portal.submit(function)) as call:
             return call.result()
-        finally:
-            self._waiting.discard(call)
 
-    def _stop_waiting(self) -> None:
-        for call in tuple(self._waiting):
+    def _each(self, source: AsyncIterator[A]) -> Iterator[A]:
+        """The items of an async iterator. The end of the client's block ends the loop, also in another thread."""
+        self._check_open()
+        return self._iterate(source)
+
+    def _iterate(self, source: AsyncIterator[A]) -> Iterator[A]:
+        try:
+            while True:
+                try:
+                    item = self._wait(source.__anext__)
+                except StopAsyncIteration:
+                    return
+                except NotOpen:
+                    if self._closed:
+                        return
+                    raise
+                yield item
+        finally:
+            # Not waited for: this may be garbage collection, in any thread and at any place.
+            close = getattr(source, "aclose", None)
+            if close is not None:
+                with suppress(ClientError):
+                    self._check_open().submit(close)
+
+
+class _Waiting:
+    """Calls that wait for messages: the end of the block ends them. Knows no twin, so that one can be dropped."""
+
+    def __init__(self) -> None:
+        self._calls: set[Call[Any]] = set()
+        self._ended = False
+
+    @contextmanager
+    def one(self, call: Call[T]) -> Iterator[Call[T]]:
+        """While it waits."""
+        self._calls.add(call)
+        try:
+            if self._ended:
+                call.cancel()
+            yield call
+        finally:
+            self._calls.discard(call)
+
+    def end(self) -> None:
+        """End them, now and from now on."""
+        self._ended = True
+        for call in tuple(self._calls):
             call.cancel()
 
 

@@ -1,0 +1,15 @@
+"""The client for plain threads: the API of :mod:`trio_mq` with ``with`` and ``for``, and without ``await``.
+
+In and out: as in :mod:`trio_mq`; messages, receipts and errors are the same classes, but for
+:class:`.ReceivedMessage`. Each client runs in one thread of its own, which ends with its ``with`` block; see
+:mod:`.twin`.
+"""
+
+from __future__ import annotations
+
+from trio_mq.blocking.admin import Admin
+from trio_mq.blocking.messages import PoppedMessage, ReceivedMessage
+from trio_mq.blocking.producer import Producer
+from trio_mq.blocking.simple import SimpleConsumer
+
+__all__ = ["Admin", "PoppedMessage", "Producer", "ReceivedMessage", "SimpleConsumer"]
