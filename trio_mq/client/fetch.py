@@ -137,6 +137,7 @@ class Fetcher:
             queue.failure = None
         queue.preferred_broker_id = told.suggest_which_broker_id
         queue.max_offset = told.max_offset
+        queue.pulled_at_s = began_s
         if reply.code == ResponseCode.PULL_OFFSET_MOVED:
             log.warning("offset %d of %r is not there, it goes on at %d (%s)", asked, queue,
                         told.next_begin_offset, reply.remark)  # fmt: skip

@@ -34,9 +34,9 @@ class ProcessQueue:
     """
 
     __slots__ = (
-        "_cached", "_limits", "_offsets", "_ready", "dropped", "failure", "listed", "locked_until_s",
-        "max_offset", "next_offset", "on_room", "paused", "preferred_broker_id", "queue", "shown",
-        "size_bytes",
+        "_cached", "_limits", "_offsets", "_ready", "consumed_at_s", "dropped", "failure", "listed",
+        "locked_until_s", "max_offset", "next_offset", "on_room", "paused", "preferred_broker_id",
+        "pulled_at_s", "queue", "shown", "size_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,8 @@ class ProcessQueue:
         self.failure: str | None = None
         #: Until when a broker keeps it for this client, by the clock of the event loop; orderly consumption only.
         self.locked_until_s = 0.0
+        #: When the last answered pull began, and when the message that was settled last was handed out; 0 before.
+        self.pulled_at_s = self.consumed_at_s = 0.0
         #: Called once when there is room again, and then forgotten.
         self.on_room: Callable[[], None] | None = None
         self.size_bytes = 0
@@ -131,6 +133,7 @@ class ProcessQueue:
             return False
         del self._cached[message.queue_offset]
         self.size_bytes -= message.size_bytes
+        self.consumed_at_s = message.taken_at_s
         if self.on_room is not None:
             self._tell_room()
         return True
@@ -164,6 +167,11 @@ class ProcessQueue:
     def count(self) -> int:
         """Messages that are held."""
         return len(self._cached)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The lowest and the highest offset that is held; (0, 0) without any."""
+        return (min(self._cached), max(self._cached)) if self._cached else (0, 0)
 
     @property
     def span(self) -> int:
