@@ -156,6 +156,10 @@ class Instance:
                 self._nameserver_at = (self._nameserver_at + 1) % count
         raise PeerUnavailable("no name server answers: " + " | ".join(failures))
 
+    def living_link(self, address: Address) -> Link | None:
+        """The connection to an address, None when there is none now."""
+        return next((link for link in self._pool.living() if link.address == address), None)
+
     def on_request(self, code: RequestCode, handler: OnBrokerRequest) -> None:
         """Let `handler` answer what brokers ask with that code."""
         self._handlers[code] = handler
