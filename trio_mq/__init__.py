@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trio_mq.client.admin import Admin
+    from trio_mq.client.consumer import Consumer
     from trio_mq.client.messages import (
         Message,
         Outcome,
@@ -53,6 +54,7 @@ _HOMES = {
     "BrokersFailed": "errors",
     "ClientError": "errors",
     "ConfigError": "errors",
+    "Consumer": "client.consumer",
     "Credentials": "client.options",
     "HandlerError": "errors",
     "Message": "client.messages",
@@ -86,6 +88,7 @@ __all__ = [
     "BrokersFailed",
     "ClientError",
     "ConfigError",
+    "Consumer",
     "Credentials",
     "HandlerError",
     "Message",

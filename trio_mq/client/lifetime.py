@@ -87,6 +87,24 @@ async def background() -> AsyncIterator[anyio.abc.TaskGroup]:
         raise failure
 
 
+@asynccontextmanager
+async def together() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """Tasks that are all waited for. The first error of one ends the others and leaves as itself."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        errors = group.split(Exception)[0]
+        raise first(errors or group) from None
+
+
+def first(error: BaseException) -> BaseException:
+    """The first error in nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 async def sheltered(
     context: Callable[[], AbstractAsyncContextManager[T]],
     stop: anyio.Event,

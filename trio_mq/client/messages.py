@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from math import inf
@@ -331,6 +332,15 @@ class ReceivedMessage(MessageView):
     async def retry(self, delay_level: int = 0) -> None:
         """Ask for it again, after a delay level; 0 lets the broker choose, -1 makes it a dead letter."""
         await self._settle(Outcome.RETRY, delay_level)
+
+    def renewed(self, failures: int = 0) -> Self:
+        """The same message once more, for another try: not settled, and with so many more failures."""
+        again = copy(self)
+        if failures:
+            times = self.record.reconsume_times + failures
+            again._record = attrs.evolve(self.record, reconsume_times=times)
+        again.taken_at_s, again._settled = inf, False
+        return again
 
     async def _settle(self, outcome: Outcome, delay_level: int) -> None:
         if self._settled:

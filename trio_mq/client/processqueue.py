@@ -133,7 +133,8 @@ class ProcessQueue:
             return False
         del self._cached[message.queue_offset]
         self.size_bytes -= message.size_bytes
-        self.consumed_at_s = message.taken_at_s
+        if message.taken_at_s < inf:
+            self.consumed_at_s = message.taken_at_s
         if self.on_room is not None:
             self._tell_room()
         return True

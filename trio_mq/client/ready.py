@@ -28,7 +28,8 @@ class Ready:
         self.closed = False
         self._queues: deque[ProcessQueue] = deque()
         self._waiting: deque[anyio.Event] = deque()
-        self._turn = MESSAGES_PER_TURN
+        self._turn = 0
+        #: The time of the turn is good enough for messages that are worked on for too long.
         self._now_s = 0.0
 
     def add(self, queue: ProcessQueue) -> None:
@@ -55,21 +56,28 @@ class Ready:
             queues.popleft().listed = False
         return None
 
+    def take_now(self) -> ReceivedMessage | None:
+        """The next message; None when there is none now, and when it is time to let other tasks run."""
+        self._turn -= 1
+        return self.take() if self._turn > 0 and not self.closed else None
+
     async def next(self) -> ReceivedMessage | None:
         """Wait for the next message; None once closed. Cancelled, it has taken nothing."""
         self._turn -= 1
         if self._turn <= 0:
             await checkpoint()
-            self._turn = MESSAGES_PER_TURN
-            self._now_s = anyio.current_time()
+            self._begin_turn()
         while not self.closed:
             message = self.take()
             if message is not None:
                 return message
             await self._wait()
-            self._turn = MESSAGES_PER_TURN
-            self._now_s = anyio.current_time()
+            self._begin_turn()
         return None
+
+    def _begin_turn(self) -> None:
+        self._turn = MESSAGES_PER_TURN
+        self._now_s = anyio.current_time()
 
     async def _wait(self) -> None:
         event = anyio.Event()
