@@ -37,7 +37,8 @@ OnLink = Callable[[Link], None]
 class TcpStream(anyio.abc.ByteStream):
     """A TCP connection that also takes bytes without waiting, as long as no send is on its way.
 
-    It writes those by a socket of its own, a duplicate: neither backend has a way to do that.
+    It does that, and reads, by a socket of its own, a duplicate: neither backend can write without
+    waiting, and asyncio's way to read takes 15 us more for each message.
     """
 
     def __init__(self, stream: anyio.abc.SocketStream) -> None:
@@ -62,7 +63,19 @@ class TcpStream(anyio.abc.ByteStream):
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Receive at least one byte; EndOfStream when the peer has closed."""
-        return await self._stream.receive(max_bytes)
+        while True:
+            if self._socket.fileno() < 0:
+                raise anyio.ClosedResourceError
+            await anyio.wait_readable(self._socket)
+            try:
+                data = self._socket.recv(max_bytes)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except OSError as error:
+                raise anyio.BrokenResourceError from error
+            if not data:
+                raise anyio.EndOfStream
+            return data
 
     async def send(self, item: bytes) -> None:
         """Send all of `item`."""
@@ -74,7 +87,9 @@ class TcpStream(anyio.abc.ByteStream):
 
     async def aclose(self) -> None:
         """Close the connection."""
-        self._socket.close()
+        if self._socket.fileno() >= 0:
+            anyio.notify_closing(self._socket)
+            self._socket.close()
         await self._stream.aclose()
 
 
