@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from tests.blocking.support import Thread, client_threads, interrupted_when, until
-from trio_mq.blocking import portal as portals
-from trio_mq.blocking.portal import Held, Portal, call_with_function, in_new_thread
+from tests.blocking.support import Thread, client_threads, interrupted_when
+from trio_mq.blocking.portal import Held, Portal, call_with_function
 from trio_mq.errors import NotOpen
 
 
@@ -89,35 +88,6 @@ def test_an_interrupt_while_a_context_closes_cancels_that(portal) -> None:
     held.enter()
     with pytest.raises(KeyboardInterrupt), interrupted_when(lambda: "out" in told):
         held.leave()
-
-
-def test_a_function_gets_a_thread_that_ends_with_it(portal) -> None:
-    async def main() -> str:
-        return await in_new_thread(lambda name: threading.current_thread().name + name, "!")
-
-    assert portal.call(main) == "trio-mq function!"
-    assert client_threads() == {"trio-mq test"}
-
-
-def test_a_function_that_does_not_end_is_left(portal, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(portals, "ABANDON_S", 0.05)
-    begun, end = threading.Event(), threading.Event()
-
-    def stuck() -> None:
-        begun.set()
-        end.wait()
-
-    async def main() -> None:
-        await in_new_thread(stuck)
-
-    call = portal.submit(main)
-    begun.wait()
-    call.cancel()
-    with pytest.raises(NotOpen):
-        call.result()
-    portal.close()
-    end.set()
-    until(lambda: not client_threads(), "the end of the function")
 
 
 def test_a_function_runs_in_the_thread_that_waits(portal) -> None:

@@ -15,19 +15,16 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
+from trio_mq.blocking.workers import settle
 from trio_mq.errors import ClientError, NotOpen
 
 A = TypeVar("A")
-P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-#: A function in a thread that is cancelled cannot be stopped; its client waits for it so long.
-ABANDON_S = 1.0
 
 _CLOSED = "the client was closed while this call waited: end all threads that use it before its `with` block ends"
 
@@ -143,32 +140,6 @@ class Portal:
             self._nursery.start_soon(call.run)
 
 
-async def in_new_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a plain function in a thread of its own, which ends with it.
-
-    Trio's own worker threads would wait for more work for ten seconds after the client's end. When cancelled, the
-    function has :data:`ABANDON_S` to end; then it runs on unheard.
-    """
-    outcome: Future[T] = Future()
-    done, token = trio.Event(), trio.lowlevel.current_trio_token()
-
-    def work() -> None:
-        _settle(outcome, functools.partial(function, *args, **kwargs))
-        with suppress(trio.RunFinishedError):
-            token.run_sync_soon(done.set)
-
-    thread = threading.Thread(target=work, name="trio-mq function", daemon=True)
-    thread.start()
-    try:
-        await done.wait()
-    except trio.Cancelled:
-        with trio.move_on_after(ABANDON_S, shield=True):
-            await done.wait()
-        raise
-    thread.join()
-    return outcome.result()
-
-
 def call_with_function(
     portal: Portal,
     method: Callable[[Callable[[A], Awaitable[R]]], Awaitable[T]],
@@ -185,7 +156,7 @@ def call_with_function(
         done, token = trio.Event(), trio.lowlevel.current_trio_token()
 
         def run() -> None:
-            _settle(outcome, functools.partial(function, argument))
+            settle(outcome, functools.partial(function, argument))
             token.run_sync_soon(done.set)
 
         work.put(run)
@@ -201,13 +172,6 @@ def call_with_function(
         call.cancel()
         raise
     return call.result()
-
-
-def _settle(outcome: Future[T], function: Callable[[], T]) -> None:
-    try:
-        outcome.set_result(function())
-    except BaseException as error:
-        outcome.set_exception(error)
 
 
 class Held(Generic[T]):

@@ -6,16 +6,18 @@ told.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from trio_mq.blocking.pipeline import Pipeline
-from trio_mq.blocking.portal import call_with_function, in_new_thread
+from trio_mq.blocking.portal import call_with_function
 from trio_mq.blocking.twin import Twin, made_as, waits
+from trio_mq.blocking.workers import Workers
 from trio_mq.client import producer
-from trio_mq.client.messages import Message, ReceivedMessage, SendReceipt
+from trio_mq.client.messages import Message, SendReceipt
 from trio_mq.client.pipeline import WINDOW
-from trio_mq.client.transactions import TransactionReceipt, TransactionState
+from trio_mq.client.transactions import CHECKS_AT_ONCE, TransactionReceipt, TransactionState
 
 
 class Producer(Twin[producer.Producer]):
@@ -28,9 +30,11 @@ class Producer(Twin[producer.Producer]):
     @made_as(producer.Producer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check = kwargs.get("check_transaction")
+        workers = Workers(CHECKS_AT_ONCE, "trio-mq Producer")
         if check is not None:
-            kwargs["check_transaction"] = _in_threads(check)
+            kwargs["check_transaction"] = functools.partial(workers.call, check)
         super().__init__(producer.Producer(*args, **kwargs))
+        self._workers.append(workers)
 
     send = waits(producer.Producer.send)
     send_oneway = waits(producer.Producer.send_oneway)
@@ -62,12 +66,3 @@ class Producer(Twin[producer.Producer]):
             return await self._client.send_in_transaction(message, run)
 
         return call_with_function(self._check_open(), send, local)
-
-
-def _in_threads(
-    check: Callable[[ReceivedMessage], TransactionState],
-) -> Callable[[ReceivedMessage], Awaitable[TransactionState]]:
-    async def checked(message: ReceivedMessage) -> TransactionState:
-        return await in_new_thread(check, message)
-
-    return checked

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from trio_mq.blocking.portal import Call, Held, Portal
+from trio_mq.blocking.workers import Workers
 from trio_mq.client import world
 from trio_mq.client.lifetime import Owner
 from trio_mq.errors import ClientError, NotOpen
@@ -41,6 +42,7 @@ class Twin(Generic[C]):
         self._pid = 0
         self._closed = False
         self._waiting = _Waiting()
+        self._workers: list[Workers] = []
 
     def __enter__(self) -> Self:
         if self._portal is not None or self._closed:
@@ -75,6 +77,8 @@ class Twin(Generic[C]):
             self._held.leave()
         finally:
             self._portal.close()
+            for workers in self._workers:
+                workers.close()
 
     def __del__(self) -> None:
         is_open = getattr(self, "_portal", None) is not None and not self._closed
@@ -101,6 +105,12 @@ class Twin(Generic[C]):
                 f"{self!r} belongs to process {self._pid}, from which this one was forked; open a new one here"
             )
         return self._portal
+
+    def _threads(self, most: int) -> Workers:
+        """Threads for functions of the application, which end with the block."""
+        workers = Workers(most, f"trio-mq {type(self).__name__}")
+        self._workers.append(workers)
+        return workers
 
     def _call(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a coroutine function in the portal."""
