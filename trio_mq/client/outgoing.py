@@ -90,6 +90,7 @@ class Outgoing:
         return RequestCode.SEND_REPLY_MESSAGE_V2 if self.is_reply else RequestCode.SEND_MESSAGE_V2
 
 
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
 _checked_topics: set[str] = set()
 _CHECKED_TOPICS_MOST: Final = 10_000
 
@@ -117,27 +118,40 @@ def prepare(
     topic, body = message.topic, message.body
     check_send_topic(topic)
     _check_body(message, limits)
-    extra = {**limits.own_properties, **(extra_properties or {})}
-    found = extra.get(props.UNIQ_KEY) or message.properties.get(props.UNIQ_KEY)
-    message_id = found or identity.unique_id(now_ms)
+    extra: Mapping[str, str] = _NO_PROPERTIES
+    message_id = None
+    if extra_properties or limits.namespace or message.properties:
+        extra = {**limits.own_properties, **(extra_properties or {})}
+        message_id = extra.get(props.UNIQ_KEY) or message.properties.get(props.UNIQ_KEY)
+    message_id = message_id or identity.unique_id(now_ms)
     reconsume_times, max_reconsume_times = 0, None
     if topic.startswith(batches.RETRY_PREFIX):
         stored = {**message.all_properties(), **extra, props.UNIQ_KEY: message_id}
-        reconsume_times = int(stored.pop(props.RECONSUME_TIME, 0))
-        most = stored.pop(props.MAX_RECONSUME_TIMES, None)
-        max_reconsume_times = None if most is None else int(most)
+        reconsume_times = _number(stored, props.RECONSUME_TIME) or 0
+        max_reconsume_times = _number(stored, props.MAX_RECONSUME_TIMES)
         text = _text(stored, topic)
     else:
         text = _property_text(message, message_id, extra)
     if len(body) >= limits.compress_over_bytes:
         body, sys_flag = compressed(bytes(body), sys_flag, limits.compress_over_bytes)
-    is_reply = message.properties.get(props.MSG_TYPE) == REPLY
+    is_reply = bool(message.properties) and message.properties.get(props.MSG_TYPE) == REPLY
     # Topics of answers are the cluster's: they lie in no namespace.
     full_topic = topic if is_reply else with_namespace(limits.namespace, topic)
     return Outgoing(
         topic, full_topic, message_id, body, text, sys_flag, message.flag, False, is_reply,
         message.sharding_key, reconsume_times, max_reconsume_times,
     )  # fmt: skip
+
+
+def _number(stored: dict[str, str], name: str) -> int | None:
+    """A property that becomes a field of the request."""
+    text = stored.pop(name, None)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise LocalProtocolError(f"property {name}: {text!r:.40} is no number") from None
 
 
 def prepare_batches(messages: Sequence[Message], limits: Limits, now_ms: int) -> Iterator[Outgoing]:

@@ -189,6 +189,7 @@ class Pipeline:
             code=outgoing.code,
             timeout_s=pending._timeout_s,
             at_once=False,
+            now_s=pending._began_s,
         )
         pending._post = link, opaque
 

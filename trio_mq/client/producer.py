@@ -126,7 +126,9 @@ class Producer(Owner):
         is too large, or nobody may send it). When cancelled, the message may or may not have been stored.
         """
         self._check_open()
-        return await self._sender.send(message, queue=queue, timeout_s=timeout_s)
+        sender = self._sender
+        sent = await sender.deliver_prepared(sender.prepared(message), queue, timeout_s)
+        return sent.receipt
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Hand a message to a connection and forget it: no answer, no retry, nothing known if it gets lost."""

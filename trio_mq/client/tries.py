@@ -106,13 +106,22 @@ def receipt_of(
     if status is None:
         what = f"{outgoing.code.name} ({outgoing.code.value}) for topic {outgoing.given_topic}"
         raise PeerRefused(reply.code, reply.remark, address=str(address), what=what)
-    told = headers.decode(headers.SendMessageReply, reply.ext)
+    ext = reply.ext
+    try:
+        offset_id, queue_id, queue_offset = (
+            ext["msgId"],
+            int(ext["queueId"]),
+            int(ext["queueOffset"]),
+        )
+    except (KeyError, ValueError):
+        headers.decode(headers.SendMessageReply, ext)  # says which field is missing or bad
+        raise
     return SendReceipt(
-        told.batch_uniq_id or outgoing.message_id,
-        told.msg_id,
-        MessageQueue(outgoing.given_topic, broker_name, told.queue_id),
-        told.queue_offset,
+        ext.get("batchUniqId") or outgoing.message_id,
+        offset_id,
+        MessageQueue(outgoing.given_topic, broker_name, queue_id),
+        queue_offset,
         status,
-        told.transaction_id,
-        told.recall_handle,
+        ext.get("transactionId"),
+        ext.get("recallHandle"),
     )

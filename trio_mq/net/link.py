@@ -136,19 +136,21 @@ class Link:
         code: int,
         timeout_s: float = CALL_TIMEOUT_S,
         at_once: bool = True,
+        now_s: float | None = None,
     ) -> int:
         """Send a request and return; `on_reply` is called once with what becomes of it, also when
         the link ends or `timeout_s` is over. Returns the number for :meth:`forget`.
 
         With `at_once` false the request goes out together with those that follow before the next
-        switch of tasks. The caller looks at :attr:`crowded` before. Raises PeerUnavailable when
-        the link has ended, and what `encode` raises.
+        switch of tasks. `now_s` is the time that `timeout_s` counts from, where it is not this
+        moment. The caller looks at :attr:`crowded` before. Raises PeerUnavailable when the link
+        has ended, and what `encode` raises.
         """
         if self.ended is not None:
             raise self._unavailable(f"{self.ended} before {_name(code)} was sent")
         opaque = self._take_opaque()
         self._put(encode(opaque), at_once)
-        deadline_s = anyio.current_time() + timeout_s
+        deadline_s = (anyio.current_time() if now_s is None else now_s) + timeout_s
         self._pending[opaque] = _Pending(on_reply, code, timeout_s, deadline_s)
         if deadline_s < self._watch_at_s:
             self._watch_at_s = deadline_s
