@@ -129,9 +129,9 @@ class HandlerRun:
 
     def __init__(self, ready: Ready, handler: Handler, concurrency: int, grace_s: float) -> None:
         self._ready = ready
-        self._handler = handler
+        self.handler = handler
         self._in_loop = _is_async(handler)
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._grace_s = grace_s
         self._threads = anyio.CapacityLimiter(concurrency)
         self._stopping = anyio.Event()
@@ -166,7 +166,7 @@ class HandlerRun:
         try:
             with self._shelter:
                 async with anyio.create_task_group() as workers:
-                    for _ in range(self._concurrency):
+                    for _ in range(self.concurrency):
                         workers.start_soon(self._work)
         finally:
             self.done.set()
@@ -201,10 +201,10 @@ class HandlerRun:
     async def _handle(self, message: ReceivedMessage) -> Outcome:
         try:
             if self._in_loop:
-                value = self._handler(message)
+                value = self.handler(message)
             else:
                 value = await anyio.to_thread.run_sync(
-                    self._handler, message, abandon_on_cancel=True, limiter=self._threads
+                    self.handler, message, abandon_on_cancel=True, limiter=self._threads
                 )
             if inspect.isawaitable(value):
                 value = await value

@@ -18,6 +18,7 @@ from typing import Literal, Self
 
 import anyio
 
+from trio_mq.client.callbacks import Asked, BrokerQuestions
 from trio_mq.client.concurrent import Handler, HandlerRun, Settling
 from trio_mq.client.fetch import PullSettings
 from trio_mq.client.lifetime import Owner
@@ -131,6 +132,9 @@ class Consumer(Owner):
             settling = Settling(member.tasks, member.ready, send_back)
             member.settler = settling.of
             await member.start()
+            BrokerQuestions(
+                Asked(member.instance, member.group, member.assigned, member.store, runs=self._runs)
+            ).listen()
             member.tasks.start_soon(
                 settling.watch_overdue, member.assigned.process_queues, self._consume_timeout_s
             )
