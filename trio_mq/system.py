@@ -51,7 +51,8 @@ from trio_mq.errors import (
 )
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net import address as addresses
-from trio_mq.net.serve import Handler, Listener, listen, serve
+from trio_mq.net.network import TCP, Listening, Network
+from trio_mq.net.serve import Handler
 from trio_mq.net.supervisor import Supervisor
 from trio_mq.protocol.message import Host
 from trio_mq.recovery.recover import Choices, recover
@@ -170,12 +171,13 @@ async def run_system(
     *,
     began_s: float,
     ready: Callable[[Ready], None],
+    network: Network = TCP,
 ) -> None:
     """Everything, from bound sockets to a closed store. Returns after `stop` was set and all has ended."""
     failures: list[TrioMQError] = []
     supervisor = Supervisor.of()
     async with AsyncExitStack() as stack:
-        sockets = _bind(settings, disk)
+        sockets = _bind(settings, disk, network)
         stack.callback(sockets.close)
         nameserver = await _start_nameserver(settings, disk, clock, sockets, stack)
         # A stop during a long recovery ends it at once; the abort marker is still there then.
@@ -183,7 +185,7 @@ async def run_system(
             advertised, host = await _advertised(settings, sockets)
             progress = Progress()
             async with stage() as telling:
-                telling.start_soon(tell, progress, sockets.broker, supervisor)
+                telling.start_soon(tell, progress, network, sockets.broker, supervisor)
                 parts, tables, report = await _recovered_store(
                     settings, disk, clock, stack, progress
                 )
@@ -193,15 +195,17 @@ async def run_system(
         await store.start()
         await stack.enter_async_context(_running("store", store.run, failures, store.close))
         broker = Broker(settings, store, tables, clock, str(advertised))
+        broker.pops.routes.connect = network.connect
         tables.clamp_progress(store.queues)
         await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
-        await stack.enter_async_context(_listening(sockets.broker, broker.face))
+        await stack.enter_async_context(_listening(sockets, sockets.broker, broker.face))
         registrar = Registrar(
             settings.broker,
             advertised,
             broker.topics,
             nameservers=_nameservers(settings, nameserver),
             ha_address=str(Address(advertised.host, advertised.port + 1)),
+            connect=network.connect,
         )
         broker.topic_changed = registrar.topic_changed
         broker.permission_changed = registrar.permission_changed
@@ -242,9 +246,9 @@ async def _cancel_on(stop: trio.Event, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _bind(settings: Settings, disk: Disk) -> _Sockets:
+def _bind(settings: Settings, disk: Disk, network: Network) -> _Sockets:
     try:
-        return _Sockets.bind(settings)
+        return _Sockets.bind(settings, network)
     except AddressInUse:
         # Most likely the same command runs already. Then the store says more: the id of that process.
         if disk.exists(f"{settings.store.path}/lock"):
@@ -256,31 +260,36 @@ def _bind(settings: Settings, disk: Disk) -> _Sockets:
 class _Sockets:
     """All listening sockets, bound before anything else happens."""
 
-    nameserver: list[Listener]
-    broker: list[Listener]
+    network: Network
+    nameserver: list[Listening]
+    broker: list[Listening]
 
     @classmethod
-    def bind(cls, settings: Settings) -> _Sockets:
+    def bind(cls, settings: Settings, network: Network) -> _Sockets:
         mine = settings.broker
-        bound: list[Listener] = []
+        bound: list[Listening] = []
+
+        def bind(host: str, port: int, purpose: str) -> None:
+            bound.append(network.listen(host, port, purpose=purpose))
+
         try:
             if settings.nameserver.enabled:
                 at = settings.nameserver.listen
-                bound.append(listen(at.host, at.port, purpose="name server (--nameserver-listen)"))
+                bind(at.host, at.port, "name server (--nameserver-listen)")
             names = len(bound)
-            bound.append(listen(mine.listen_host, mine.listen_port, purpose="broker (--listen)"))
+            bind(mine.listen_host, mine.listen_port, "broker (--listen)")
             if mine.fast_listen_port is not None:
                 purpose = "fast port, listen port - 2 (--no-fast-port leaves it out)"
-                bound.append(listen(mine.listen_host, mine.fast_listen_port, purpose=purpose))
+                bind(mine.listen_host, mine.fast_listen_port, purpose)
         except TrioMQError:
             for listener in bound:
-                listener.sock.close()
+                listener.close()
             raise
-        return cls(bound[:names], bound[names:])
+        return cls(network, bound[:names], bound[names:])
 
     def close(self) -> None:
         for listener in self.nameserver + self.broker:
-            listener.sock.close()
+            listener.close()
 
 
 async def _advertised(settings: Settings, sockets: _Sockets) -> tuple[Address, Host]:
@@ -304,7 +313,7 @@ async def _start_nameserver(
         return None
     nameserver = NameServer(settings.nameserver, disk=disk, clock=clock)
     await stack.enter_async_context(_running("name server", nameserver.run, []))
-    await stack.enter_async_context(_listening(sockets.nameserver, nameserver))
+    await stack.enter_async_context(_listening(sockets, sockets.nameserver, nameserver))
     at = sockets.nameserver[0].address
     return Address(at.ip, at.port)
 
@@ -400,7 +409,9 @@ async def _running(
 
 
 @asynccontextmanager
-async def _listening(listeners: list[Listener], handler: Handler) -> AsyncIterator[None]:
+async def _listening(
+    sockets: _Sockets, listeners: list[Listening], handler: Handler
+) -> AsyncIterator[None]:
     async with stage() as nursery:
-        await nursery.start(serve, listeners, handler)
+        await nursery.start(sockets.network.serve, listeners, handler)
         yield

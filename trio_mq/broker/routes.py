@@ -53,7 +53,10 @@ class _Known:
 
 
 class TopicRoutes:
-    """Queues of topics. `nameservers` is set by who registers this broker there; empty for a broker alone."""
+    """Queues of topics. `nameservers` is set by who registers this broker there; empty for a broker alone.
+
+    `connect`, which :mod:`trio_mq.system` may change before :meth:`run`, is how they are reached.
+    """
 
     def __init__(
         self, topics: TopicTable, settings: BrokerSettings, *, connect: Connect = connect
@@ -63,7 +66,7 @@ class TopicRoutes:
         self._broker_name = settings.broker_name
         self._permission = settings.broker_permission
         self._interval_s = settings.load_balance_poll_name_server_interval_ms / 1000
-        self._connect = connect
+        self.connect = connect
         self._known: dict[str, _Known] = {}
         self._asked: dict[str, list[Then]] = {}
         self._waiting = 0
@@ -98,7 +101,7 @@ class TopicRoutes:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Ask name servers until cancelled. One that cannot be reached costs its topics an answer, nothing else."""
-        async with open_pool(connect=self._connect) as pool, trio.open_nursery() as nursery:
+        async with open_pool(connect=self.connect) as pool, trio.open_nursery() as nursery:
             for _ in range(ASKERS):
                 nursery.start_soon(self._work, pool)
             nursery.start_soon(self._refresh)

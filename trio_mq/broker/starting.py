@@ -14,8 +14,8 @@ from typing import Final
 import attrs
 import trio
 
+from trio_mq.net.network import Listening, Network
 from trio_mq.net.requests import Call, Peer, Reply, requests_in
-from trio_mq.net.serve import Listener, serve
 from trio_mq.net.supervisor import Supervisor
 from trio_mq.protocol import bodies
 from trio_mq.protocol.bodies import KVTable
@@ -100,13 +100,15 @@ class StartingFace:
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
 
 
-async def tell(progress: Progress, listeners: Sequence[Listener], supervisor: Supervisor) -> None:
+async def tell(
+    progress: Progress, network: Network, listeners: Sequence[Listening], supervisor: Supervisor
+) -> None:
     """Answer whoever asks, and tell the service manager, how far a long recovery is; until cancelled."""
     await trio.sleep(ANSWER_AFTER_S)
     # The end of serving closes its listeners, and the broker needs these.
-    doubles = [Listener(one.sock.dup(), one.address) for one in listeners]
+    doubles = [one.double() for one in listeners]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, doubles, StartingFace(progress))
+        nursery.start_soon(network.serve, doubles, StartingFace(progress))
         while True:
             supervisor.starting(progress.text())
             await trio.sleep(PROGRESS_S)

@@ -246,6 +246,14 @@ class Listener:
     sock: socket.socket
     address: Host
 
+    def double(self) -> Listener:
+        """See :class:`trio_mq.net.network.Listening`."""
+        return Listener(self.sock.dup(), self.address)
+
+    def close(self) -> None:
+        """See :class:`trio_mq.net.network.Listening`."""
+        self.sock.close()
+
 
 def listen(host: str, port: int, *, purpose: str, backlog: int = BACKLOG_CONNECTIONS) -> Listener:
     """Bind and listen; port 0 takes a free one. `purpose` and the way out are in the error's text."""
