@@ -48,6 +48,14 @@ class Custody(Protocol):
         """Whether the queue may be used; asked again in :data:`START_AGAIN_S` when not."""
         ...
 
+    def may_commit(self, queue: MessageQueue) -> bool:
+        """Whether a position may be stored now."""
+        ...
+
+    async def forsake(self, queue: MessageQueue) -> None:
+        """A queue goes before it was used: let others have it."""
+        ...
+
     async def release(self, queue: ProcessQueue, commit: Callable[[], Awaitable[None]]) -> None:
         """A dropped queue goes: wait for what runs, `commit` its position, and let others have it."""
         ...
@@ -133,6 +141,24 @@ class AssignedQueues:
                 held.process.drop()
                 self._leaving[queue] = anyio.Event()
                 self._tasks.start_soon(self._let_go, held.process)
+            elif self.custody is not None:
+                self._tasks.start_soon(self.custody.forsake, queue)
+
+    async def left(self) -> None:
+        """Wait until the positions of all queues that were given up are stored, or cannot be."""
+        for leaving in list(self._leaving.values()):
+            await leaving.wait()
+
+    def restart(self, queue: MessageQueue) -> None:
+        """It may not be ours any more: ask again, and begin anew where the group has got to.
+
+        That is the stored position, or how far this client got, when that is further.
+        """
+        held = self._held.pop(queue)
+        held.scope.cancel()
+        if held.process is not None:
+            held.process.drop()
+        self._serve_from(queue, None, held.process)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Begin anew at an offset. What was handed out and is not settled yet changes nothing any more."""
@@ -169,7 +195,11 @@ class AssignedQueues:
 
     def positions(self) -> dict[MessageQueue, int]:
         """What may be committed of each queue."""
-        return {process.queue: process.position for process in self.process_queues()}
+        return {
+            process.queue: process.position
+            for process in self.process_queues()
+            if self.custody is None or self.custody.may_commit(process.queue)
+        }
 
     async def commit(
         self, *, wait: bool, positions: Mapping[MessageQueue, int] | None = None
@@ -190,14 +220,18 @@ class AssignedQueues:
 
     # -- tasks
 
-    def _serve_from(self, queue: MessageQueue, offset: int | None) -> None:
+    def _serve_from(
+        self, queue: MessageQueue, offset: int | None, before: ProcessQueue | None = None
+    ) -> None:
         held = self._held[queue] = _Held(queue)
-        self._tasks.start_soon(self._serve, held, offset)
+        self._tasks.start_soon(self._serve, held, offset, before)
 
-    async def _serve(self, held: _Held, offset: int | None) -> None:
+    async def _serve(self, held: _Held, offset: int | None, before: ProcessQueue | None) -> None:
         with held.scope:
             if offset is None:
                 offset = await self._start_of(held)
+                if before is not None:
+                    offset = max(offset, before.position)
             held.tried.set()
             while offset is not None:
                 process = self._begin(held, offset)

@@ -18,15 +18,17 @@ from typing import Literal, Self
 
 import anyio
 
-from trio_mq.client.callbacks import Asked, BrokerQuestions
 from trio_mq.client.concurrent import Handler, HandlerRun, Settling
 from trio_mq.client.fetch import PullSettings
 from trio_mq.client.lifetime import Owner
-from trio_mq.client.member import Member, MemberSpec, Where, open_member
+from trio_mq.client.locks import LOCK_INTERVAL_S, QueueLocks
+from trio_mq.client.member import LAST_COMMIT_S, Member, MemberSpec, Where, open_member
 from trio_mq.client.messages import ReceivedMessage
 from trio_mq.client.offsets import check_from_where
 from trio_mq.client.options import ClientOptions, Credentials, check_group, check_topic
+from trio_mq.client.orderly import OrderedReady, Orderly, orderly_limit
 from trio_mq.client.processqueue import FlowLimits
+from trio_mq.client.ready import Ready
 from trio_mq.client.sendback import SendBack
 from trio_mq.client.strategies import Strategy, average, strategy_of
 from trio_mq.client.subscription import Sql, parse
@@ -52,6 +54,9 @@ class Consumer(Owner):
     worked on for longer than `consume_timeout_s` is asked for again. Positions are stored every `auto_commit_s`, and
     when the block is left; handlers that run then may finish within `close_grace_s`. Broadcasting consumers keep them
     in a file below `offsets_dir`. Times are seconds.
+
+    With `orderly`, messages of one queue are handed out one at a time, in order, by one member of the group: a failed
+    one comes again after a second, before the others. Locks of queues are renewed every `lock_interval_s`.
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class Consumer(Owner):
         pull_threshold: int = 1000,
         pull_threshold_bytes: int = 100 * 1024 * 1024,
         max_span: int = 2000,
+        orderly: bool = False,
+        lock_interval_s: float = LOCK_INTERVAL_S,
         max_reconsume_times: int = -1,
         consume_timeout_s: float = 900.0,
         auto_commit_s: float = 5.0,
@@ -88,6 +95,7 @@ class Consumer(Owner):
             ("pull_threshold_bytes", pull_threshold_bytes, 1, None),
             ("max_span", max_span, 1, None),
             ("consume_timeout_s", consume_timeout_s, 0.001, None),
+            ("lock_interval_s", lock_interval_s, 0.001, None),
             ("auto_commit_s", auto_commit_s, 0.001, None),
             ("close_grace_s", close_grace_s, 0, None),
         ):
@@ -108,15 +116,21 @@ class Consumer(Owner):
             _MODELS[model],
             check_from_where(from_where),
             strategy_of(strategy),
-            FlowLimits(pull_threshold, pull_threshold_bytes, max_span),
+            FlowLimits(pull_threshold, pull_threshold_bytes, None if orderly else max_span),
             PullSettings(pull_batch_size),
             auto_commit_s=auto_commit_s,
             offsets_dir=offsets_dir,
         )  # fmt: skip
+        self._lock_interval_s = lock_interval_s if orderly else None
+        if orderly and model == "broadcasting":
+            raise ConfigError(
+                "orderly: a broadcasting group shares no queues; leave one of the two out"
+            )
         self._max_reconsume_times = max_reconsume_times
         self._consume_timeout_s = consume_timeout_s
         self._close_grace_s = close_grace_s
         self._member: Member
+        self._orderly: Orderly | None = None
         self._runs: set[HandlerRun] = set()
 
     def __repr__(self) -> str:
@@ -124,24 +138,43 @@ class Consumer(Owner):
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        async with open_member(self._spec) as member:
+        ready = OrderedReady() if self._lock_interval_s is not None else Ready()
+        async with open_member(self._spec, ready) as member:
             self._member = member
-            send_back = None
-            if not self._spec.is_broadcasting:
-                send_back = SendBack(member.instance, member.group, self._max_reconsume_times)
-            settling = Settling(member.tasks, member.ready, send_back)
-            member.settler = settling.of
+            if isinstance(ready, OrderedReady):
+                self._orderly = self._in_order(member, ready)
+            else:
+                settling = Settling(member.tasks, member.ready, self._send_back(member))
+                member.settler = settling.of
+                member.tasks.start_soon(
+                    settling.watch_overdue, member.assigned.process_queues, self._consume_timeout_s
+                )
             await member.start()
-            BrokerQuestions(
-                Asked(member.instance, member.group, member.assigned, member.store, runs=self._runs)
-            ).listen()
-            member.tasks.start_soon(
-                settling.watch_overdue, member.assigned.process_queues, self._consume_timeout_s
-            )
             try:
                 yield
             finally:
                 await self._finish(member)
+
+    def _send_back(self, member: Member) -> SendBack | None:
+        if self._spec.is_broadcasting:
+            return None
+        return SendBack(member.instance, member.group, self._max_reconsume_times)
+
+    def _in_order(self, member: Member, ready: OrderedReady) -> Orderly:
+        """Let messages be handed out in order, and of locked queues only."""
+        assert self._lock_interval_s is not None
+        orderly = Orderly(
+            member.tasks,
+            QueueLocks(member.instance, member.group, self._lock_interval_s),
+            ready,
+            SendBack(member.instance, member.group, orderly_limit(self._max_reconsume_times)),
+            max_reconsume_times=orderly_limit(self._max_reconsume_times),
+            consume_timeout_s=self._consume_timeout_s,
+        )
+        member.settler = lambda queue: orderly
+        member.assigned.custody = orderly
+        member.tasks.start_soon(orderly.keep, member.assigned)
+        return orderly
 
     async def _finish(self, member: Member) -> None:
         """Hand out nothing more, and wait for the handlers that run: positions are stored after them."""
@@ -150,6 +183,9 @@ class Consumer(Owner):
             for run in list(self._runs):
                 run.stop()
                 await run.done.wait()
+        if self._orderly is not None:
+            with anyio.move_on_after(LAST_COMMIT_S, shield=True):
+                await self._orderly.let_all_go(member.assigned)
 
     # -- messages
 

@@ -87,6 +87,8 @@ class MemberSpec:
     #: Between two rounds of storing positions; None when only the application stores them.
     auto_commit_s: float | None = 5.0
     offsets_dir: str | os.PathLike[str] | None = None
+    #: Whether failed messages come again, over the group's retry topic.
+    with_retries: bool = True
 
     @property
     def is_broadcasting(self) -> bool:
@@ -98,7 +100,12 @@ class Member:
     """See the module. Made by :func:`open_member`; :meth:`start` makes it a member."""
 
     def __init__(
-        self, spec: MemberSpec, instance: Instance, tasks: anyio.abc.TaskGroup, store: OffsetStore
+        self,
+        spec: MemberSpec,
+        instance: Instance,
+        tasks: anyio.abc.TaskGroup,
+        store: OffsetStore,
+        ready: Ready,
     ) -> None:
         self.spec = spec
         self.instance = instance
@@ -106,7 +113,7 @@ class Member:
         self.store = store
         self.group = with_namespace(spec.options.namespace, spec.group)
         self.subscriptions = Subscriptions()
-        self.ready = Ready()
+        self.ready = ready
         #: What settles messages of a queue; set it before :meth:`start`.
         self.settler: Callable[[ProcessQueue], Settler | None] = lambda queue: None
         #: Called when a queue has got messages; the default lets them be handed out.
@@ -147,7 +154,7 @@ class Member:
         """
         for topic, wanted in self.spec.subscribe.items():
             self._put(topic, wanted)
-        if not self.spec.is_broadcasting:
+        if self.spec.with_retries and not self.spec.is_broadcasting:
             self.subscriptions.put(parse(self._retry_topic, "*"), self.instance.clock.now_ms())
         self.instance.consumers[self.group] = self._told
         self.rebalancer.listen()
@@ -308,8 +315,11 @@ class Member:
 
 
 @asynccontextmanager
-async def open_member(spec: MemberSpec) -> AsyncIterator[Member]:
-    """A member whose tasks and positions live as long as the block. PeerUnavailable when no name server answers."""
+async def open_member(spec: MemberSpec, ready: Ready | None = None) -> AsyncIterator[Member]:
+    """A member whose tasks and positions live as long as the block. PeerUnavailable when no name server answers.
+
+    `ready` is the order in which messages are handed out, if it is not the usual one.
+    """
     async with open_instance(spec.options) as instance:
         group = with_namespace(spec.options.namespace, spec.group)
         store: OffsetStore
@@ -321,7 +331,7 @@ async def open_member(spec: MemberSpec) -> AsyncIterator[Member]:
         member: Member | None = None
         try:
             async with background() as tasks:
-                member = Member(spec, instance, tasks, store)
+                member = Member(spec, instance, tasks, store, ready or Ready())
                 yield member
         finally:
             if member is not None and spec.auto_commit_s is not None:
