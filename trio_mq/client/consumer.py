@@ -18,6 +18,7 @@ from typing import Literal, Self
 
 import anyio
 
+from trio_mq.client.callbacks import Asked, BrokerQuestions
 from trio_mq.client.concurrent import Handler, HandlerRun, Settling
 from trio_mq.client.fetch import PullSettings
 from trio_mq.client.lifetime import Owner
@@ -149,6 +150,16 @@ class Consumer(Owner):
                 member.tasks.start_soon(
                     settling.watch_overdue, member.assigned.process_queues, self._consume_timeout_s
                 )
+            BrokerQuestions(
+                Asked(
+                    member.instance,
+                    member.group,
+                    member.assigned,
+                    member.store,
+                    is_orderly=self._orderly is not None,
+                    runs=self._runs,
+                )
+            ).listen()
             await member.start()
             try:
                 yield
