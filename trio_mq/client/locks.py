@@ -61,8 +61,12 @@ class QueueLocks:
 
     def is_locked(self, queue: MessageQueue, now_s: float) -> bool:
         """Whether a queue is ours now."""
+        return self.until_s(queue) > now_s
+
+    def until_s(self, queue: MessageQueue) -> float:
+        """Until when a queue is ours, by the clock of the event loop; 0 for one that is not."""
         lock = self._held.get(queue)
-        return lock is not None and lock.until_s > now_s and not lock.link.closed
+        return 0.0 if lock is None or lock.link.closed else lock.until_s
 
     def due(self, queues: Iterable[MessageQueue], now_s: float) -> list[MessageQueue]:
         """Those whose renewal is due: an interval is over since their broker gave the lock."""

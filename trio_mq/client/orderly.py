@@ -215,6 +215,7 @@ class Orderly:
                 await self._locks.lock(due)
             now_s = anyio.current_time()
             for process in queues.process_queues():
+                process.locked_until_s = self._locks.until_s(process.queue)
                 if process.queue in held and not self._locks.is_locked(process.queue, now_s):
                     log.warning(
                         "%r is not ours any more; it goes on when it is locked again", process
