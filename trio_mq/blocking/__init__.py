@@ -7,9 +7,21 @@ In and out: as in :mod:`trio_mq`; messages, receipts and errors are the same cla
 
 from __future__ import annotations
 
-from trio_mq.blocking.admin import Admin
+from trio_mq.blocking.admin import Admin, Reading
+from trio_mq.blocking.consumer import Consumer
 from trio_mq.blocking.messages import PoppedMessage, ReceivedMessage
+from trio_mq.blocking.pipeline import PendingSend, Pipeline
 from trio_mq.blocking.producer import Producer
 from trio_mq.blocking.simple import SimpleConsumer
 
-__all__ = ["Admin", "PoppedMessage", "Producer", "ReceivedMessage", "SimpleConsumer"]
+__all__ = [
+    "Admin",
+    "Consumer",
+    "PendingSend",
+    "Pipeline",
+    "PoppedMessage",
+    "Producer",
+    "Reading",
+    "ReceivedMessage",
+    "SimpleConsumer",
+]

@@ -86,6 +86,11 @@ class PoppedMessage(ReceivedMessage):
         """What acknowledges it; a new one with each change of the invisible time."""
         return self._original.receipt
 
+    @property
+    def expires_s(self) -> float:
+        """When the broker gives it to another consumer, on the clock of the client's thread."""
+        return self._original.expires_s
+
     def change_invisible(self, invisible_s: float) -> None:
         """Keep it for so many seconds from now on; 0 gives it back at once. ReceiptExpired when that comes too late."""
         self._consumer._settle(lambda: self._original.change_invisible(invisible_s))
