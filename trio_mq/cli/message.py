@@ -52,7 +52,7 @@ FIND: Final = (
     Option("--offset", "The one at this offset of --queue.", "N"),
     Option("--since", "Stored at or after this time, or a while ago (90s, 10m, 2h, 7d).", "TIME"),
     Option("--until", "Stored before this time, or a while ago.", "TIME"),
-    Option("--count", "At most so many.", "N"),
+    Option("--count", "At most so many; with --key the newest ones, 64 if it is not given.", "N"),
     FORMAT,
     LINES,
     *CONNECTION,
@@ -107,7 +107,7 @@ async def _find(admin: Admin, values: Values) -> int:
             if key is not None
             else admin.messages_by_unique_id(topic, str(unique))
         )
-        code = _show_all(found[: count or len(found)], values)
+        code = _show_all(found[-(count or len(found)) :], values)
         return report_failures(found.failures) or code
     if begin is None and end is None and queue is None:
         refuse("what shall be found? give --key, --unique-id, --queue and --offset, or --since")

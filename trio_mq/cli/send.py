@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -72,8 +73,8 @@ def send(values: Values) -> int:
         refuse(f"a body on the command line does not go with {(many or ['--file'])[0]}")
     make = maker(values)
     topic = values["TOPIC"][0]
-    text = options.last(values, "--queue")
-    queue = None if text is None else places.queue("--queue", text, topic)
+    where = options.last(values, "--queue")
+    queue = None if where is None else places.queue("--queue", where, topic)
     show = shower(values, bool(many))
     with _input(values) as file:
 
@@ -83,8 +84,9 @@ def send(values: Values) -> int:
             sender = given(group=options.last(values, "--group"))
             async with Producer(**connection(values, DEFAULT_TIMEOUT_S), **sender) as producer:
                 if many:
-                    return await _send_many(producer, file, make, queue, show)
-                body = values["BODY"][0].encode() if "BODY" in values else await _all(file)
+                    return await _send_many(producer, _Input(file), make, queue, show)
+                text = options.last(values, "BODY")
+                body = await _Input(file).all() if text is None else text.encode()
                 show(await producer.send(make(body), queue=queue))
                 return 0
 
@@ -93,7 +95,7 @@ def send(values: Values) -> int:
 
 async def _send_many(
     producer: Producer,
-    file: IO[bytes] | None,
+    source: _Input,
     make: Callable[[bytes], Message],
     queue: MessageQueue | None,
     show: Callable[[SendReceipt], None],
@@ -109,7 +111,7 @@ async def _send_many(
             async def read() -> None:
                 async with put:
                     count = 0
-                    async for line in _lines(file):
+                    while (line := await source.line()) is not None:
                         count += 1
                         if line:
                             message = _made(make, line, count)
@@ -223,35 +225,44 @@ def _input(values: Values) -> Iterator[IO[bytes] | None]:
         yield file
 
 
-async def _pieces(file: IO[bytes] | None) -> AsyncIterator[bytes]:
-    """What is there, as it comes.
+class _Input:
+    """What a file or stdin holds, piece by piece or line by line.
 
     stdin is read below Python's own buffer, whose lock a thread that still waits for input would hold when Python ends.
     """
-    import trio
 
-    descriptor = _STDIN if file is None else file.fileno()
-    while True:
-        piece = await trio.to_thread.run_sync(os.read, descriptor, _CHUNK, abandon_on_cancel=True)
-        if not piece:
-            return
-        yield piece
+    def __init__(self, file: IO[bytes] | None) -> None:
+        self._descriptor = _STDIN if file is None else file.fileno()
+        self._waits_for_people = file is None and sys.stdin is not None and sys.stdin.isatty()
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
+        self._ended = False
 
+    async def all(self) -> bytes:
+        """Everything."""
+        if self._waits_for_people:
+            tell("reading the body from the terminal; end it with Ctrl-D")
+        pieces = []
+        while piece := await self._piece():
+            pieces.append(piece)
+        return b"".join(pieces)
 
-async def _all(file: IO[bytes] | None) -> bytes:
-    if file is None and sys.stdin is not None and sys.stdin.isatty():
-        tell("reading the body from the terminal; end it with Ctrl-D")
-    return b"".join([piece async for piece in _pieces(file)])
+    async def line(self) -> bytes | None:
+        """The next line without its end, None after the last one, which needs no end."""
+        while not self._lines and not self._ended:
+            piece = await self._piece()
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            self._lines += lines
+            if not piece:
+                self._ended = True
+                self._lines += [self._rest] if self._rest else []
+            elif len(self._rest) > MAX_LINE_BYTES:
+                refuse(f"a line is longer than {MAX_LINE_BYTES} bytes")
+        return self._lines.popleft().removesuffix(b"\r") if self._lines else None
 
+    async def _piece(self) -> bytes:
+        import trio
 
-async def _lines(file: IO[bytes] | None) -> AsyncIterator[bytes]:
-    """Lines without their ends; a last one without an end counts, too."""
-    rest = b""
-    async for piece in _pieces(file):
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            yield line.removesuffix(b"\r")
-        if len(rest) > MAX_LINE_BYTES:
-            refuse(f"a line is longer than {MAX_LINE_BYTES} bytes")
-    if rest:
-        yield rest.removesuffix(b"\r")
+        return await trio.to_thread.run_sync(
+            os.read, self._descriptor, _CHUNK, abandon_on_cancel=True
+        )

@@ -1,0 +1,95 @@
+"""The table of verbs that talk to a cluster, and what it loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.running import run
+from trio_mq.cli import online, verbs
+from trio_mq.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "rest"),
+    [
+        (["topic", "list", "--json"], "topic list", ["--json"]),
+        (["send", "T", "x"], "send", ["T", "x"]),
+        (["message", "get"], "message get", []),
+    ],
+)
+def test_a_verb_is_found_by_its_words(words: list[str], path: str, rest: list[str]) -> None:
+    found = verbs.find(words)
+    assert found is not None
+    assert (found[0].path, found[1]) == (path, rest)
+
+
+def test_what_is_no_verb() -> None:
+    for words in ([], ["topic"], ["list"], ["topic", "nonsense"], ["serve"]):
+        assert verbs.find(words) is None
+
+
+@pytest.mark.parametrize("verb", verbs.CLUSTER, ids=lambda verb: verb.path)
+def test_every_verb_has_help_and_talks_to_a_name_server(verb: verbs.Verb) -> None:
+    result = run(*verb.path.split(), "--help")
+    assert result.code == 0
+    for option in verb.table:
+        assert option.name in result.out
+    assert set(online.CONNECTION) <= set(verb.table)
+
+
+def test_a_plain_line_loads_neither_typer_nor_rich_nor_a_client_before_it_is_known_to_be_good() -> (
+    None
+):
+    script = (
+        "import sys\n"
+        "from trio_mq.cli.app import main\n"
+        "sys.argv = ['trio-mq', 'topic', 'create', 'T', '--queues', 'x', '--nameserver', '127.0.0.1:1']\n"
+        "from trio_mq.cli import verbs\n"
+        "light = {'typer', 'click', 'rich', 'pydantic', 'cattrs', 'trio', 'anyio'} & sys.modules.keys()\n"
+        "assert not light, light\n"
+        "sys.argv = ['trio-mq', 'topic', 'list', '--timeout', '1', '--nameserver', '127.0.0.1:1']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as ended:\n"
+        "    assert ended.code == 30, ended.code\n"
+        "heavy = {'typer', 'click', 'rich', 'pydantic'} & sys.modules.keys()\n"
+        "heavy |= {name for name in sys.modules if name.startswith(('trio_mq.broker', 'trio_mq.store'))}\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script], check=True, timeout=60, stderr=subprocess.DEVNULL
+    )
+
+
+def test_mistakes_are_explained_by_typer() -> None:
+    result = run("topic", "create", "--nonsense")
+    assert result.code == 2
+    assert "No such option" in result.err
+
+
+# -- options of the connection
+
+
+def test_where_the_cluster_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(online.NAMESERVER_VARIABLE, raising=False)
+    assert online.connection({})["nameserver"] == "127.0.0.1:9876"
+    monkeypatch.setenv(online.NAMESERVER_VARIABLE, "10.0.0.1:1;10.0.0.2:1")
+    assert online.connection({})["nameserver"] == "10.0.0.1:1;10.0.0.2:1"
+    given = {"--nameserver": ["10.0.0.3:1", "10.0.0.4:1"], "--timeout": ["1.5"]}
+    found = online.connection(given)
+    assert (found["nameserver"], found["call_timeout_s"]) == ("10.0.0.3:1;10.0.0.4:1", 1.5)
+    for text in ("0", "-1", "x", "nan", "inf"):
+        with pytest.raises(ConfigError, match="no number of seconds"):
+            online.connection({"--timeout": [text]})
+
+
+def test_keys_come_from_the_environment() -> None:
+    assert online.credentials({}) is None
+    found = online.credentials({"TRIO_MQ_ACCESS_KEY": "a", "TRIO_MQ_SECRET_KEY": "s"})
+    assert found is not None
+    assert (found.access_key, found.secret_key, found.security_token) == ("a", "s", None)
+    with pytest.raises(ConfigError, match="belong together"):
+        online.credentials({"TRIO_MQ_ACCESS_KEY": "a"})
