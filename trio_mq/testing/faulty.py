@@ -1,19 +1,24 @@
 """A handler around another one that does to requests what the rules of a test say.
 
 In: the handler of a listener, and a :class:`.faults.RuleBook`. Out: a handler for the same listener. Requests that meet
-no rule, and everything else of a connection, pass as they are. Called by the brokers that tests start
-(:mod:`.serve`, :mod:`.inprocess`). Requests that are held back wait in the nursery of the caller.
+no rule, and everything else of a connection, pass as they are. :class:`FaultyNetwork` puts one around the handlers of a
+whole system; the brokers that tests start have it (:mod:`.child`, :mod:`.inprocess`). Requests that are held back wait
+in the nursery of the caller.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Sequence
 from struct import Struct
 from typing import Any, Protocol
 
+import anyio.abc
 import trio
 
+from trio_mq.config import Address
 from trio_mq.errors import HeaderError
+from trio_mq.net.network import Listening, Network
 from trio_mq.net.requests import Peer, Reply, encode_reply
 from trio_mq.protocol import command as commands
 from trio_mq.protocol.frames import FrameReader, RawFrame
@@ -156,3 +161,31 @@ class FaultyHandler:
         except Exception:  # as in a listener: a fault on one connection must not end the others
             log.exception("a delayed request of %s failed", face.address)
             face.close()
+
+
+class FaultyNetwork:
+    """A network whose servers do what rules say (see :class:`trio_mq.net.network.Network`)."""
+
+    def __init__(self, network: Network, book: RuleBook) -> None:
+        self._network = network
+        self._book = book
+
+    def listen(self, host: str, port: int, *, purpose: str) -> Listening:
+        """Take a port."""
+        return self._network.listen(host, port, purpose=purpose)
+
+    async def serve(
+        self,
+        listeners: Sequence[Any],
+        handler: Inner,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept and serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            faulty = FaultyHandler(handler, self._book, nursery)
+            await self._network.serve(listeners, faulty, task_status=task_status)
+
+    def connect(self, address: Address, timeout_s: float, /) -> Awaitable[anyio.abc.ByteStream]:
+        """A connection."""
+        return self._network.connect(address, timeout_s)
