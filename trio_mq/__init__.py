@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trio_mq.client.pipeline import PendingSend, Pipeline
     from trio_mq.client.popping import PoppedMessage
     from trio_mq.client.producer import Producer
+    from trio_mq.client.pullconsumer import PullConsumer
     from trio_mq.client.requests import reply_to
     from trio_mq.client.simple import SimpleConsumer
     from trio_mq.client.subscription import Sql
@@ -69,6 +70,7 @@ _HOMES = {
     "Pipeline": "client.pipeline",
     "PoppedMessage": "client.popping",
     "Producer": "client.producer",
+    "PullConsumer": "client.pullconsumer",
     "ReceiptExpired": "errors",
     "ReceivedMessage": "client.messages",
     "SendFailed": "errors",
@@ -103,6 +105,7 @@ __all__ = [
     "Pipeline",
     "PoppedMessage",
     "Producer",
+    "PullConsumer",
     "ReceiptExpired",
     "ReceivedMessage",
     "SendFailed",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -22,6 +22,7 @@ import anyio
 import anyio.abc
 import attrs
 
+from trio_mq.client import world
 from trio_mq.client.assigned import AssignedQueues
 from trio_mq.client.decoding import Source
 from trio_mq.client.fetch import Fetcher, PullSettings
@@ -166,6 +167,37 @@ class Member:
             complete = await self.rebalancer.round()
             await self.assigned.started()
         self.tasks.start_soon(self.rebalancer.run, complete)
+        self._commit_forever()
+
+    async def start_alone(self, queues: Iterable[MessageQueue]) -> None:
+        """Take queues that the application chose, and share none with the rest of the group; see :meth:`assign`."""
+        self.instance.consumers[self.group] = self._told
+        await self.assign(queues)
+        self._commit_forever()
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Take these queues and no others.
+
+        NoRoute, PeerUnavailable for their topics; ClientError when one is not there.
+        """
+        wanted = frozenset(map(self.wire, queues))
+        for topic in sorted({queue.topic for queue in wanted}):
+            await self.instance.route(topic)
+        for queue in sorted(wanted):
+            known = self.instance.routes.topics[queue.topic].read_queues
+            if queue not in known:
+                raise ClientError(
+                    f"topic {self.shown(queue).topic} has no queue {queue.queue_id} that can be read at "
+                    f"{queue.broker_name}; it has {len(known)}, see queues()"
+                )
+        await self.instance.heartbeat()  # brokers pull only for groups that they know
+        held = self.assigned.queues
+        self.assigned.give_up(held - wanted)
+        self.assigned.take(sorted(wanted - held))
+        with anyio.move_on_after(self.spec.options.start_timeout_s):
+            await self.assigned.started()
+
+    def _commit_forever(self) -> None:
         period_s = self.spec.auto_commit_s
         if period_s is not None:
             self.tasks.start_soon(
@@ -325,7 +357,7 @@ async def open_member(spec: MemberSpec, ready: Ready | None = None) -> AsyncIter
         store: OffsetStore
         if spec.is_broadcasting:
             path = offsets_file(spec.offsets_dir, instance.client_id, group)
-            store = await LocalOffsets.load(path)
+            store = await LocalOffsets.load(path, world.current().in_thread)
         else:
             store = RemoteOffsets(instance, group)
         member: Member | None = None

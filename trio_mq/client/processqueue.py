@@ -119,6 +119,11 @@ class ProcessQueue:
         return None
 
     @property
+    def next_out(self) -> int:
+        """The offset of the next message to hand out, or where the next pull reads."""
+        return self._ready[0].queue_offset if self._ready else self.next_offset
+
+    @property
     def ready(self) -> int:
         """Messages that are not handed out yet."""
         return len(self._ready)
