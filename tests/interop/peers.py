@@ -14,6 +14,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 VERSION = "5.4.0"
+#: The last release line before 5, for what has to work there too.
+OLD_VERSION = "4.9.7"
 FAST_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _OPEN = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -34,17 +36,24 @@ def missing_tools() -> list[str]:
     return [tool for tool in ("java", "javac", "mvn", "go") if shutil.which(tool) is None]
 
 
-def libraries() -> str:
+def libraries(version: str = VERSION) -> str:
     """Class path of the jars; fetched through Maven at the first call."""
-    folder = cache() / f"lib-{VERSION}"
+    folder = cache() / f"lib-{version}"
     if not (folder / "complete").exists():
         command = [
-            "mvn", "-q", "-B", "-f", str(HERE / "peers" / "pom.xml"), f"-Drocketmq.version={VERSION}",
+            "mvn", "-q", "-B", "-f", str(HERE / "peers" / "pom.xml"), f"-Drocketmq.version={version}",
             "dependency:copy-dependencies", f"-DoutputDirectory={folder}",
         ]  # fmt: skip
         _run(command, "fetch the jars of Apache RocketMQ")
         (folder / "complete").touch()
     return f"{folder}/*"
+
+
+def prepare_home(home: Path) -> None:
+    """A folder as ``ROCKETMQ_HOME``: releases before 5 do not start without their files for logging."""
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    for name in ("namesrv", "broker"):
+        (home / "conf" / f"logback_{name}.xml").write_text("<configuration/>\n")
 
 
 def compiled(sources: Path) -> str:

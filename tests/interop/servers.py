@@ -205,6 +205,7 @@ class ApacheNameServer:
     process: Process | None = None
     settings: dict[str, str] = attrs.field(factory=dict)
     jvm: tuple[str, ...] = (*peers.FAST_JVM, "-Xmx128m")
+    version: str = peers.VERSION
 
     @property
     def address(self) -> str:
@@ -213,12 +214,12 @@ class ApacheNameServer:
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        peers.prepare_home(self.home)
         conf = self.home / "namesrv.conf"
         values = {"listenPort": self.port, "needWaitForService": "false", **self.settings}
         conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         command = peers.java(
-            self.home, peers.libraries(), "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf),
+            self.home, peers.libraries(self.version), "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf),
             jvm=self.jvm,
         )  # fmt: skip
         self.process = Process(command, self.home, "namesrv", {"ROCKETMQ_HOME": str(self.home)})
@@ -237,6 +238,7 @@ class ApacheBroker(Server):
     jvm: tuple[str, ...] = (
         *peers.FAST_JVM, "-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=1g",
     )  # fmt: skip
+    version: str = peers.VERSION
 
     def environment(self) -> dict[str, str]:
         """Apache looks for its home there."""
@@ -259,11 +261,11 @@ class ApacheBroker(Server):
             "diskMaxUsedSpaceRatio": "99",
             **self.settings,
         }
-        self.home.mkdir(parents=True, exist_ok=True)
+        peers.prepare_home(self.home)
         conf = self.home / "broker.conf"
         conf.write_text("".join(f"{k}={v}\n" for k, v in values.items()))
         return peers.java(
-            self.home, peers.libraries(), "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf),
+            self.home, peers.libraries(self.version), "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf),
             jvm=self.jvm,
         )  # fmt: skip
 
