@@ -122,11 +122,7 @@ class Consumer(Owner):
             auto_commit_s=auto_commit_s,
             offsets_dir=offsets_dir,
         )  # fmt: skip
-        self._lock_interval_s = lock_interval_s if orderly else None
-        if orderly and model == "broadcasting":
-            raise ConfigError(
-                "orderly: a broadcasting group shares no queues; leave one of the two out"
-            )
+        self._lock_interval_s = _lock_interval(lock_interval_s, model) if orderly else None
         self._max_reconsume_times = max_reconsume_times
         self._consume_timeout_s = consume_timeout_s
         self._close_grace_s = close_grace_s
@@ -289,3 +285,11 @@ class Consumer(Owner):
         """Consume a topic no more."""
         self._check_open()
         await self._member.unsubscribe(topic)
+
+
+def _lock_interval(lock_interval_s: float, model: str) -> float:
+    if model == "broadcasting":
+        raise ConfigError(
+            "orderly: a broadcasting group shares no queues; leave one of the two out"
+        )
+    return lock_interval_s
