@@ -90,6 +90,8 @@ class Fetcher:
         self._commit = commit
         self._delivered = delivered
         self._routes_asked_s: dict[str, float] = {}
+        #: Brokers of before release 5, some of which know ordinary pulls only.
+        self._without_lite: set[Address] = set()
 
     async def run(self, queue: ProcessQueue) -> int | None:
         """Pull until the queue is dropped (None), or has to begin anew at the offset that is returned."""
@@ -155,7 +157,9 @@ class Fetcher:
 
     def _request(self, queue: ProcessQueue, address: Address) -> Command:
         settings, topic = self._settings, queue.queue.topic
-        flags = settings.flags
+        code, flags = settings.code, settings.flags
+        if address in self._without_lite:
+            code, flags = RequestCode.PULL_MESSAGE, flags & ~PullFlag.LITE_PULL
         position = self._commit(queue)
         is_master = address == self._instance.routes.address(queue.queue.broker_name)
         if position is not None and position > 0 and is_master:
@@ -179,7 +183,7 @@ class Fetcher:
             expression_type="TAG" if wanted is None else wanted.subscription.expression_type,
             max_msg_bytes=settings.batch_bytes,
         )
-        return Command(settings.code, headers.encode(header))
+        return Command(code, headers.encode(header))
 
     def _address(self, queue: ProcessQueue) -> Address:
         broker_name = queue.queue.broker_name
@@ -192,6 +196,11 @@ class Fetcher:
         return address
 
     async def _refused(self, queue: ProcessQueue, reply: Command, address: Address) -> float:
+        is_lite = self._settings.code == RequestCode.LITE_PULL_MESSAGE
+        is_unknown = reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        if is_lite and is_unknown and address not in self._without_lite:
+            self._without_lite.add(address)
+            return 0.0
         what = f"{self._settings.code.name} ({self._settings.code.value}) for {queue.queue.topic}"
         self._failed(
             queue, str(PeerRefused(reply.code, reply.remark, address=str(address), what=what))

@@ -19,6 +19,7 @@ import attrs
 
 from trio_mq.client.popcalls import MAX_MESSAGES
 from trio_mq.client.popping import PoppedMessage
+from trio_mq.errors import PeerRefused
 
 #: Brokers end a held pop up to 50 ms early; the rest of a receive's time is not worth another question.
 END_OF_WAIT_S = 0.1
@@ -47,6 +48,8 @@ class Source:
     has_more: bool = False
     #: The newest receive that was known when its last answered question began.
     asked_for: int = 0
+    #: What the broker said no with last, until it answers again.
+    refusal: PeerRefused | None = None
     #: Set when the group's start there is fixed, or cannot be.
     begun: anyio.Event = attrs.field(factory=anyio.Event)
 
@@ -122,6 +125,11 @@ class Inbox:
             if message.expires_s > now_s:
                 found.append(message)
         return found
+
+    def refusal(self) -> PeerRefused | None:
+        """Why nothing can come: every source has said no."""
+        refusals = [source.refusal for source in self.sources.values()]
+        return refusals[0] if refusals and all(refusals) else None
 
     def take_topic(self, topic: str) -> list[PoppedMessage]:
         """All messages of a topic, which is consumed no more."""

@@ -75,10 +75,11 @@ async def pop_forever(source: Source, inbox: Inbox, rules: PopRules) -> None:
             if failures == 1:
                 log.warning("pops of topic %s go on when they can: %s", source.topic, error)
             source.asking, source.has_more = Asking.FAILED, False
+            source.refusal = error if isinstance(error, PeerRefused) else None
             inbox.changed()
             await anyio.sleep(min(PAUSE_S * failures, LONGEST_PAUSE_S))
         else:
-            failures = 0
+            failures, source.refusal = 0, None
             source.asked_for = turn.number
             inbox.changed()
             if not got_any and anyio.current_time() - began_s < turn.poll_s / 2:

@@ -219,6 +219,8 @@ class SimpleConsumer(Owner):
     ) -> list[PoppedMessage]:
         """Up to `max_messages`, as soon as there are any; an empty list when there are none for `await_s`.
 
+        Raises PeerRefused when nothing came because every broker refuses pops (no permission, a release before 5).
+
         All brokers are asked at the same time. Cancelling it loses nothing: what is on its way is for the next
         receive, or given back when the block is left.
         """
@@ -251,7 +253,7 @@ class SimpleConsumer(Owner):
                 left_s = want.until_s - anyio.current_time()
                 is_over = left_s <= 0 and inbox.is_answered(want)
                 if is_over or left_s + LAST_ANSWERS_S <= 0:
-                    return []
+                    return self._nothing()
                 with anyio.move_on_after(left_s if left_s > 0 else left_s + LAST_ANSWERS_S):
                     await inbox.wait()
                 self._check_open()
@@ -259,6 +261,13 @@ class SimpleConsumer(Owner):
             inbox.unwant(want)
             inbox.last_asked_s = anyio.current_time()
         return await self._times.hand_out(found, invisible_s)
+
+    def _nothing(self) -> list[PoppedMessage]:
+        """No messages; PeerRefused when there cannot be any, as every broker says no."""
+        refusal = self._inbox.refusal()
+        if refusal is not None:
+            raise refusal
+        return []
 
     # -- settling
 
