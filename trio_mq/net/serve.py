@@ -18,6 +18,7 @@ import resource
 import socket
 from collections import deque
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Protocol
 
@@ -303,7 +304,7 @@ async def serve(
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
                     accepting.start_soon(_accept, listener.sock, handler, connections, live)
-                accepting.start_soon(_close_idle, live, idle_limit_s)
+                accepting.start_soon(close_idle, live, idle_limit_s)
                 task_status.started()
         finally:
             for listener in listeners:
@@ -375,9 +376,26 @@ async def _serve_one(
         live.discard(connection)
 
 
-async def _close_idle(live: set[Connection], limit_s: float) -> None:
-    """Close connections that were idle for at least `limit_s`."""
-    scans: dict[Connection, int] = {}
+class Idler(Protocol):
+    """A connection that may fall silent."""
+
+    @property
+    def address(self) -> Host:
+        """Where the peer connected from."""
+        ...
+
+    def idle(self) -> bool:
+        """Whether nothing was read or written since the last call of this."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+async def close_idle(live: AbstractSet[Idler], limit_s: float) -> None:
+    """Close connections that were idle for at least `limit_s`, until cancelled."""
+    scans: dict[Idler, int] = {}
     while True:
         await trio.sleep(limit_s / IDLE_SCANS)
         for connection in list(live):

@@ -1,9 +1,12 @@
-"""Connections in memory: pairs of streams, and a network that delays, loses and cuts on command.
+"""A network in memory, whose addresses are listened at and connected to, and what goes wrong with it.
 
-In: what a test wants to happen to a connection. Out: streams with anyio's names (``send``,
-``receive``) and Trio's (``send_all``, ``receive_some``), so that both sides of a link run on them,
-under any backend and under a mock clock. :func:`serve_stream` gives such a stream to a handler of
-:mod:`trio_mq.net.serve` in place of a socket.
+In: what a test wants to happen. Out: connections whose ends are those of :mod:`.wires`, under any backend and under a
+mock clock. :func:`serve_stream` gives such a stream to a handler of :mod:`trio_mq.net.serve` in place of a socket;
+:mod:`.hosts` runs whole servers. Called by tests of links, and by :mod:`.cluster`.
+
+There are two kinds of silence. :meth:`MemoryNetwork.partition` black-holes one address: what is sent meanwhile is
+lost, as with a half-open connection. :meth:`MemoryNetwork.sever` parts hosts from each other: what is sent meanwhile
+arrives when they are mended, as TCP has it.
 """
 
 from __future__ import annotations
@@ -22,168 +25,19 @@ from trio_mq.errors import PeerUnavailable
 from trio_mq.net.requests import Peer
 from trio_mq.protocol.frames import FrameReader, RawFrame
 from trio_mq.protocol.message import Host
+from trio_mq.testing.wires import CAPACITY_BYTES, Changed, MemoryStream, Wire, memory_pair
 
-#: What a direction holds before its sender waits: about the socket buffers of a small machine.
-CAPACITY_BYTES = 64 * 1024
+__all__ = [
+    "CAPACITY_BYTES", "CLIENT_HOST", "MemoryListener", "MemoryNetwork", "MemoryPeer", "MemoryStream", "Wire",
+    "memory_pair", "serve_stream",
+]  # fmt: skip
 
-
-class Changed:
-    """Wakes everybody who waits for a change."""
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-
-    def notify(self) -> None:
-        """Wake all that wait now."""
-        self._event.set()
-        self._event = anyio.Event()
-
-    async def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the next :meth:`notify`, or for the time to pass."""
-        with anyio.move_on_after(timeout_s):
-            await self._event.wait()
-
-
-class Direction:
-    """One half of a wire: bytes with the time at which they may be read."""
-
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.changed = Changed()
-        self.ended = False  # the sender will send no more
-        self.unread = False  # the receiver is gone
-        self._pieces: deque[tuple[float, bytes]] = deque()
-        self._held_bytes = 0
-
-    async def send(self, data: bytes) -> None:
-        """Put bytes in, in pieces that fit."""
-        rest = memoryview(data)
-        await anyio.lowlevel.checkpoint()
-        while True:
-            if self.wire.is_reset or self.unread:
-                raise anyio.BrokenResourceError
-            if self.wire.is_cut:
-                return  # gone, and nobody is told
-            room = CAPACITY_BYTES - self._held_bytes
-            if room > 0 or not rest:
-                piece = bytes(rest[:room])
-                due = anyio.current_time() + self.wire.delay_s
-                self._pieces.append((due, piece))
-                self._held_bytes += len(piece)
-                self.changed.notify()
-                rest = rest[room:]
-                if not rest:
-                    return
-            else:
-                await self.changed.wait()
-
-    async def receive(self, max_bytes: int) -> bytes:
-        """Take bytes out, b"" at the end."""
-        await anyio.lowlevel.checkpoint()
-        while True:
-            if self.wire.is_reset or self.unread:
-                raise anyio.BrokenResourceError if self.wire.is_reset else anyio.ClosedResourceError
-            if self._pieces and not self.wire.is_cut:
-                due, piece = self._pieces[0]
-                wait_s = due - anyio.current_time()
-                if wait_s > 0:
-                    await self.changed.wait(wait_s)
-                    continue
-                self._pieces.popleft()
-                if len(piece) > max_bytes:
-                    self._pieces.appendleft((due, piece[max_bytes:]))
-                    piece = piece[:max_bytes]
-                self._held_bytes -= len(piece)
-                self.changed.notify()
-                if piece:
-                    return piece
-                continue
-            if self.ended and not self.wire.is_cut:
-                return b""
-            await self.changed.wait()
-
-
-class Wire:
-    """Both directions of one connection, and what is wrong with it."""
-
-    def __init__(self, delay_s: float = 0.0) -> None:
-        self.delay_s = delay_s
-        self.is_cut = False
-        self.is_reset = False
-        self.directions = Direction(self), Direction(self)
-
-    def cut(self) -> None:
-        """Half-open: from now on nothing arrives at either end, and neither is told."""
-        self.is_cut = True
-
-    def heal(self) -> None:
-        """Let bytes through again; those sent while the wire was cut stay lost."""
-        self.is_cut = False
-        self._notify()
-
-    def reset(self) -> None:
-        """Both ends get a connection reset."""
-        self.is_reset = True
-        self._notify()
-
-    def _notify(self) -> None:
-        for direction in self.directions:
-            direction.changed.notify()
-
-
-class MemoryStream(anyio.abc.ByteStream):
-    """One end of a wire."""
-
-    def __init__(self, wire: Wire, outgoing: Direction, incoming: Direction) -> None:
-        self.wire = wire
-        self.closed = False
-        self._outgoing = outgoing
-        self._incoming = incoming
-
-    async def send(self, item: bytes) -> None:
-        """Send all of `item`; BrokenResourceError when the far end is closed."""
-        if self.closed or self._outgoing.ended:
-            raise anyio.ClosedResourceError
-        await self._outgoing.send(item)
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Receive at least one byte; EndOfStream when the far end has closed."""
-        data = await self.receive_some(max_bytes)
-        if not data:
-            raise anyio.EndOfStream
-        return data
-
-    async def send_eof(self) -> None:
-        """Send no more; the other direction stays open."""
-        self._outgoing.ended = True
-        self._outgoing.changed.notify()
-        await anyio.lowlevel.checkpoint()
-
-    async def aclose(self) -> None:
-        """Close both directions."""
-        self.closed = True
-        self._outgoing.ended = True
-        self._incoming.unread = True
-        self._outgoing.changed.notify()
-        self._incoming.changed.notify()
-        await anyio.lowlevel.checkpoint()
-
-    async def send_all(self, data: bytes) -> None:
-        """Trio's name of :meth:`send`."""
-        await self.send(data)
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Trio's way to receive: b"" at the end."""
-        if self.closed:
-            raise anyio.ClosedResourceError
-        return await self._incoming.receive(max_bytes or 65536)
-
-
-def memory_pair(delay_s: float = 0.0) -> tuple[MemoryStream, MemoryStream]:
-    """Two connected ends; each has the same :attr:`MemoryStream.wire`."""
-    wire = Wire(delay_s)
-    one, other = wire.directions
-    return MemoryStream(wire, one, other), MemoryStream(wire, other, one)
+#: Where clients connect from that say nothing else.
+CLIENT_HOST = "10.9.0.1"
+#: Where the ports of clients begin, and how many there are.
+FIRST_CLIENT_PORT, CLIENT_PORTS = 40_000, 25_000
+#: Connections after which those that are over are forgotten.
+SWEEP_EVERY = 1000
 
 
 class MemoryListener:
@@ -193,23 +47,30 @@ class MemoryListener:
         self.address = address
         self.wires: list[Wire] = []
         self.is_cut = False
-        self.open = True
+        #: Handles of the port, of who counts them (:mod:`.hosts`).
+        self.handles = 0
         self._arrived: deque[MemoryStream] = deque()
         self._changed = Changed()
 
-    def arrive(self, delay_s: float) -> MemoryStream:
-        """A new connection: the client's end of it."""
-        ours, theirs = memory_pair(delay_s)
+    def arrive(self, ours: MemoryStream) -> None:
+        """A new connection: the server's end of it."""
+        if len(self.wires) % SWEEP_EVERY == SWEEP_EVERY - 1:
+            self.wires = [wire for wire in self.wires if not wire.is_over]
         self.wires.append(ours.wire)
         self._arrived.append(ours)
         self._changed.notify()
-        return theirs
 
     async def accept(self) -> MemoryStream:
         """The server's end of the next connection."""
         while not self._arrived:
             await self._changed.wait()
         return self._arrived.popleft()
+
+    def refuse(self) -> None:
+        """Nobody accepts any more: connections that wait are reset."""
+        for stream in self._arrived:
+            stream.wire.reset()
+        self._arrived.clear()
 
     async def serve(self, handle: Callable[[MemoryStream], Coroutine[Any, Any, None]]) -> None:
         """Run `handle` for each connection until cancelled."""
@@ -220,13 +81,21 @@ class MemoryListener:
 
 class MemoryNetwork:
     """Addresses that can be connected to. `connect` has the signature of
-    :func:`trio_mq.net.dial.connect`.
+    :func:`trio_mq.net.dial.connect`. All connections and attempts take `delay_s` more than no time.
     """
 
     def __init__(self, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
         self.attempts: list[tuple[float, Address]] = []
         self._listeners: dict[Address, MemoryListener] = {}
+        self._wires: list[Wire] = []
+        self._numbers = itertools.count()
+        self._changed = Changed()
+        #: Hosts, and pairs of them, that hear nothing; and what a message to or from them takes.
+        self._severed: set[frozenset[str]] = set()
+        self._delays: dict[frozenset[str], float] = {}
+
+    # -- addresses
 
     def listen(self, address: Address) -> MemoryListener:
         """Take an address."""
@@ -234,10 +103,36 @@ class MemoryNetwork:
         self._listeners[address] = listener
         return listener
 
+    def listener(self, address: Address) -> MemoryListener | None:
+        """Who listens at an address."""
+        return self._listeners.get(address)
+
+    def next_number(self) -> int:
+        """A number that nobody had before on this network."""
+        return next(self._numbers)
+
+    def leave(self, address: Address) -> None:
+        """Give an address back; connections that were accepted stay."""
+        self._listeners.pop(address).refuse()
+
     def close(self, address: Address) -> None:
         """As if the process there had been killed: its connections are reset, new ones refused."""
         for wire in self._listeners.pop(address).wires:
             wire.reset()
+
+    def kill(self, host: str) -> None:
+        """The same for all that a host listens at, and for the connections that it made."""
+        for address in [address for address in self._listeners if address.host == host]:
+            self.leave(address)
+        for wire in self._living():
+            if host in wire.hosts:
+                wire.reset()
+
+    def wires(self, address: Address) -> list[Wire]:
+        """All connections ever made to an address, in order; of many, those in use."""
+        return self._listeners[address].wires
+
+    # -- silence
 
     def partition(self, address: Address) -> None:
         """Black-hole an address: bytes vanish, and attempts to connect get no answer."""
@@ -250,22 +145,88 @@ class MemoryNetwork:
         self._listeners[address].is_cut = False
         for wire in self._listeners[address].wires:
             wire.heal()
+        self._changed.notify()
 
-    def wires(self, address: Address) -> list[Wire]:
-        """All connections ever made to an address, in order."""
-        return self._listeners[address].wires
+    def sever(self, host: str, other: str | None = None) -> None:
+        """Let nothing pass between two hosts, or between one and all others."""
+        self._severed.add(_pair(host, other))
+        self._apply()
+
+    def mend(self, host: str | None = None, other: str | None = None) -> None:
+        """Take back one :meth:`sever`, or without arguments all of them."""
+        if host is None:
+            self._severed.clear()
+        self._severed.discard(_pair(host or "", other))
+        self._apply()
+
+    def slow(self, host: str, delay_s: float, other: str | None = None) -> None:
+        """Let all that passes between two hosts, or between one and all others, take longer; 0 ends that."""
+        self._delays[_pair(host, other)] = delay_s
+        self._apply()
+
+    def is_severed(self, host: str) -> bool:
+        """Whether a host is parted from everybody."""
+        return _pair(host, None) in self._severed
+
+    def _apply(self) -> None:
+        for wire in self._living():
+            wire.delay_s = self._delay_s(*wire.hosts)
+            if wire.is_held != self._is_severed(*wire.hosts):
+                wire.hold(not wire.is_held)
+        self._changed.notify()
+
+    def _living(self) -> list[Wire]:
+        self._wires = [wire for wire in self._wires if not wire.is_over]
+        return self._wires
+
+    def _is_severed(self, one: str, other: str) -> bool:
+        return one != other and not self._severed.isdisjoint(_groups(one, other))
+
+    def _delay_s(self, one: str, other: str) -> float:
+        return self.delay_s + sum(self._delays.get(group, 0.0) for group in _groups(one, other))
+
+    # -- connecting
 
     async def connect(self, address: Address, timeout_s: float = 3.0) -> MemoryStream:
         """Connect, after the network's delay; PeerUnavailable when refused or black-holed."""
+        return await self.connect_from(CLIENT_HOST, address, timeout_s)
+
+    async def connect_from(
+        self, host: str, address: Address, timeout_s: float = 3.0
+    ) -> MemoryStream:
+        """The same from a host."""
         self.attempts.append((anyio.current_time(), address))
-        await anyio.sleep(self.delay_s)
-        listener = self._listeners.get(address)
-        if listener is None:
-            raise PeerUnavailable(f"{address}: connection refused")
-        if listener.is_cut:
-            await anyio.sleep(timeout_s)
-            raise PeerUnavailable(f"{address}: no answer within {timeout_s:g} s")
-        return listener.arrive(self.delay_s)
+        with anyio.move_on_after(timeout_s):
+            await anyio.sleep(self._delay_s(host, address.host))
+            while self._is_severed(host, address.host):
+                await self._changed.wait()
+            listener = self._listeners.get(address)
+            if listener is None:
+                raise PeerUnavailable(f"{address}: connection refused")
+            if listener.is_cut:
+                await anyio.sleep_forever()
+            return self._connected(host, listener)
+        raise PeerUnavailable(f"{address}: no answer within {timeout_s:g} s")
+
+    def _connected(self, host: str, listener: MemoryListener) -> MemoryStream:
+        hosts = host, listener.address.host
+        delay_s = self._delay_s(*hosts)
+        ours, theirs = memory_pair(
+            delay_s, hosts, Host(host, FIRST_CLIENT_PORT + self.next_number() % CLIENT_PORTS)
+        )
+        if len(self._wires) % SWEEP_EVERY == SWEEP_EVERY - 1:
+            self._living()
+        self._wires.append(ours.wire)
+        listener.arrive(ours)
+        return theirs
+
+
+def _pair(host: str, other: str | None) -> frozenset[str]:
+    return frozenset({host} if other is None else {host, other})
+
+
+def _groups(one: str, other: str) -> tuple[frozenset[str], ...]:
+    return frozenset({one}), frozenset({other}), frozenset({one, other})
 
 
 class FrameHandler(Protocol):

@@ -1,0 +1,236 @@
+"""Machines on a network in memory: a handler behind each port, as :mod:`trio_mq.net.serve` has it behind a socket.
+
+In: a :class:`.links.MemoryNetwork` and the address of a machine. Out: :class:`MemoryHost`, a
+:class:`trio_mq.net.network.Network` that :mod:`trio_mq.system` runs on, under a mock clock. Called by :mod:`.cluster`
+and by the pytest plugin. The rules are those of the real thing: frames of one receive go to the handler together,
+replies that are not taken wait, and stop the reading when they are many; a stop ends accepting before connections.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+import anyio
+import trio
+
+from trio_mq.config.addresses import Address
+from trio_mq.errors import AddressInUse, PeerUnavailable
+from trio_mq.net.serve import (
+    BACKLOG_LIMIT_BYTES,
+    BACKLOG_MAX_BYTES,
+    IDLE_LIMIT_S,
+    RECEIVE_BYTES,
+    Handler,
+    close_idle,
+)
+from trio_mq.protocol.frames import FrameReader
+from trio_mq.protocol.message import Host
+from trio_mq.testing.links import MemoryListener, MemoryNetwork, MemoryStream
+
+log = logging.getLogger("trio_mq.testing")
+
+#: Where free ports begin.
+FIRST_FREE_PORT = 20_000
+_ANY_HOST = ("", "0.0.0.0", "::")
+
+
+class MemoryPort:
+    """A handle of a port that was taken (:class:`trio_mq.net.network.Listening`)."""
+
+    def __init__(self, network: MemoryNetwork, listener: MemoryListener) -> None:
+        self._network = network
+        self._closed = False
+        self.listener = listener
+        listener.handles += 1
+
+    @property
+    def address(self) -> Host:
+        """Where it listens."""
+        return Host(self.listener.address.host, self.listener.address.port)
+
+    def double(self) -> MemoryPort:
+        """Another handle of it."""
+        return MemoryPort(self._network, self.listener)
+
+    def close(self) -> None:
+        """Give the handle back, and with the last one the port."""
+        if self._closed:
+            return
+        self._closed = True
+        self.listener.handles -= 1
+        at = self.listener.address
+        if not self.listener.handles and self._network.listener(at) is self.listener:
+            self._network.leave(at)
+
+
+class MemoryConnection:
+    """One accepted connection, as handlers see it (:class:`trio_mq.net.serve.Connection`)."""
+
+    def __init__(self, stream: MemoryStream, local: Host, nursery: trio.Nursery) -> None:
+        assert stream.wire.client is not None, "connections of a network have a client"
+        self.address, self.local_address = stream.wire.client, local
+        self.packed_address = self.address.packed
+        self.closed = self.stalled = False
+        self._stream = stream
+        self._nursery = nursery
+        self._backlog: deque[bytes] = deque()
+        self._backlog_bytes = 0
+        self._drained = trio.Event()
+        self._scope = trio.CancelScope()
+        self._active = True
+
+    def write(self, data: bytes) -> None:
+        """Send whole frames, in order; never waits, does nothing on a closed connection."""
+        if self.closed or not data:
+            return
+        self._active = True
+        if not self._backlog:
+            data = data[self._stream.send_nowait(data) :]
+            if not data:
+                return
+            self._nursery.start_soon(self._drain)
+        self._backlog.append(data)
+        self._backlog_bytes += len(data)
+        self.stalled = self._backlog_bytes > BACKLOG_LIMIT_BYTES
+        if self._backlog_bytes > BACKLOG_MAX_BYTES:
+            log.warning("%s does not take its replies, closing its connection", self.address)
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection soon."""
+        self.closed = self.stalled = True
+        self._scope.cancel()
+
+    def idle(self) -> bool:
+        """Whether nothing was read or written since the last call of this."""
+        active, self._active = self._active, False
+        return not active
+
+    async def _drain(self) -> None:
+        while self._backlog and not self.closed:
+            try:
+                await self._stream.send(self._backlog[0])
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                self.close()
+                return
+            self._active = True
+            self._backlog_bytes -= len(self._backlog.popleft())
+            if self.stalled and self._backlog_bytes <= BACKLOG_LIMIT_BYTES:
+                self.stalled = self.closed
+                self._drained.set()
+                self._drained = trio.Event()
+
+    async def run(self, handler: Handler) -> None:
+        """Read until the peer closes, breaks the format, or :meth:`close` is called."""
+        stopping = False
+        try:
+            handler.opened(self)  # type: ignore[arg-type]  # all that handlers use of a connection
+            with self._scope:
+                await self._read(handler)
+        except trio.Cancelled:
+            stopping = True
+            raise
+        finally:
+            self.closed = self.stalled = True
+            try:
+                if not stopping:
+                    handler.disconnected(self)  # type: ignore[arg-type]
+            finally:
+                self._stream.close()
+
+    async def _read(self, handler: Handler) -> None:
+        reader = FrameReader()
+        while not self.closed:
+            try:
+                data = await self._stream.receive_some(RECEIVE_BYTES)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return
+            if not data:
+                return
+            self._active = True
+            frames = reader.feed(data)
+            while frames:
+                handled = handler.received(self, frames)  # type: ignore[arg-type]
+                while self.stalled and not self.closed:
+                    await self._drained.wait()
+                if handled is None or self.closed:
+                    break
+                frames = frames[handled:]
+            if reader.failure is not None:
+                log.warning("closing connection of %s: %s", self.address, reader.failure)
+                return
+
+
+class MemoryHost:
+    """One machine while one process runs on it. After :meth:`kill` nothing of that process gets out any more."""
+
+    def __init__(self, network: MemoryNetwork, host: str) -> None:
+        self.host = host
+        self._network = network
+        self._dead = False
+
+    def listen(self, host: str, port: int, *, purpose: str) -> MemoryPort:
+        """See :class:`trio_mq.net.network.Network`; a host that is no address means this machine's."""
+        name = self.host if host in _ANY_HOST else host
+        while not port:
+            free = FIRST_FREE_PORT + self._network.next_number()
+            port = 0 if self._network.listener(Address(name, free)) else free
+        address = Address(name, port)
+        if self._network.listener(address) is not None:
+            raise AddressInUse(f"{purpose}: {address} is in use")
+        return MemoryPort(self._network, self._network.listen(address))
+
+    async def serve(
+        self,
+        listeners: Sequence[MemoryPort],
+        handler: Handler,
+        *,
+        idle_limit_s: float = IDLE_LIMIT_S,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """See :class:`trio_mq.net.network.Network`."""
+        async with trio.open_nursery() as connections:
+            live: set[MemoryConnection] = set()
+            try:
+                async with trio.open_nursery() as accepting:
+                    for port in listeners:
+                        accepting.start_soon(_accept, port, handler, connections, live)
+                    accepting.start_soon(close_idle, live, idle_limit_s)
+                    task_status.started()
+            finally:
+                for port in listeners:
+                    port.close()
+                connections.cancel_scope.cancel()
+
+    async def connect(self, address: Address, timeout_s: float = 3.0, /) -> MemoryStream:
+        """See :class:`trio_mq.net.network.Network`."""
+        if self._dead:
+            raise PeerUnavailable(f"{address}: the process at {self.host} was killed")
+        return await self._network.connect_from(self.host, address, timeout_s)
+
+    def kill(self) -> None:
+        """End the process for its peers, as kill -9 does: connections are reset, attempts refused."""
+        self._dead = True
+        self._network.kill(self.host)
+
+
+async def _accept(
+    port: MemoryPort, handler: Handler, nursery: trio.Nursery, live: set[MemoryConnection]
+) -> None:
+    while True:
+        connection = MemoryConnection(await port.listener.accept(), port.address, nursery)
+        nursery.start_soon(_serve_one, connection, handler, live)
+
+
+async def _serve_one(
+    connection: MemoryConnection, handler: Handler, live: set[MemoryConnection]
+) -> None:
+    live.add(connection)
+    try:
+        await connection.run(handler)
+    except Exception:  # as in a real listener: the others go on
+        log.exception("connection of %s ended by an internal error", connection.address)
+    finally:
+        live.discard(connection)
