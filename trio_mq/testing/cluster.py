@@ -93,13 +93,13 @@ class SimulatedCluster(Owner):
     @property
     def world(self) -> World:
         """The world of clients on a machine of their own."""
-        return World(connect=self.network.connect, clock=self.clock)
+        return World(self.network.connect, self.clock, world.at_once)
 
     @contextmanager
     def client_at(self, host: str) -> Iterator[str]:
         """Clients that are opened inside the block are on the machine `host`, say "10.9.0.2"."""
         machine = MemoryHost(self.network, host)
-        with world.using(World(connect=machine.connect, clock=self.clock)):
+        with world.using(World(machine.connect, self.clock, world.at_once)):
             yield host
 
     async def create_topic(self, topic: str, queues: int = 4, *nodes: BrokerNode) -> None:
