@@ -1,8 +1,10 @@
-"""Received messages for tests of what consumers do with them."""
+"""Received messages for tests of what consumers do with them, and waiting for what they bring about."""
 
 from __future__ import annotations
 
 import zlib
+
+import anyio
 
 from trio_mq.client.messages import ReceivedMessage
 from trio_mq.protocol import properties as props
@@ -48,3 +50,12 @@ def message_at(offset, *, settler=None, queue=QUEUE, **fields) -> ReceivedMessag
     """A message at an offset of its queue."""
     record = stored(offset, **fields)
     return ReceivedMessage(record, queue, record.body, settler)
+
+
+async def until(condition, *, limit_s=10.0, step_s=0.02):
+    """Wait for what another task or process brings about, under Trio and asyncio."""
+    with anyio.move_on_after(limit_s):
+        while not condition():  # noqa: ASYNC110  (nobody tells)
+            await anyio.sleep(step_s)
+        return
+    raise AssertionError(f"not within {limit_s:g} s")
