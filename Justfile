@@ -53,11 +53,13 @@ format:
 docs:
     {{bin}}python docs/generate.py
     {{bin}}python docs/generate_request_codes.py
+    {{bin}}python docs/generate_api.py
 
 # what CI runs, without the real peers
 check: lint types test
     {{bin}}python docs/generate.py --check
     {{bin}}python docs/generate_request_codes.py --check
+    {{bin}}python docs/generate_api.py --check
 
 # run broker and name server on the default ports
 serve *args:

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import typer
 
+import trio_mq
 from trio_mq.cli import tree
 from trio_mq.config.known import apache_keys
 from trio_mq.config.settings import catalogue
@@ -18,14 +19,27 @@ from trio_mq.errors import TrioMQError
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    return loaded("generate")
+
+
+def test_the_api_page_is_what_its_generator_writes_and_names_everything() -> None:
+    generate = loaded("generate_api")
+    page = generate.page()
+    assert generate.PAGE.read_text("utf-8") == page, "stale: run `just docs`"
+    names = [name for name in trio_mq.__all__ if not name.startswith("_")]
+    assert [name for name in names if f"# {name}\n" not in page] == []
+    assert "object at 0x" not in page
 
 
 @pytest.mark.parametrize("name", ["settings.md", "cli.md", "exit-codes.md"])
