@@ -12,7 +12,7 @@ from trio_mq.client import pipeline
 from trio_mq.client.admin import Reading
 from trio_mq.client.popping import PoppedMessage
 
-CLIENTS = ["Producer", "Consumer", "SimpleConsumer", "Admin"]
+CLIENTS = ["Producer", "Consumer", "PullConsumer", "SimpleConsumer", "Admin"]
 PAIRS = [
     (getattr(trio_mq, name), getattr(blocking, name)) for name in (*CLIENTS, "ReceivedMessage")
 ]

@@ -12,6 +12,7 @@ from trio_mq.blocking.consumer import Consumer
 from trio_mq.blocking.messages import PoppedMessage, ReceivedMessage
 from trio_mq.blocking.pipeline import PendingSend, Pipeline
 from trio_mq.blocking.producer import Producer
+from trio_mq.blocking.pullconsumer import PullConsumer
 from trio_mq.blocking.simple import SimpleConsumer
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Pipeline",
     "PoppedMessage",
     "Producer",
+    "PullConsumer",
     "Reading",
     "ReceivedMessage",
     "SimpleConsumer",
