@@ -152,7 +152,8 @@ class Pipeline:
         failure. When cancelled, this message is not sent.
         """
         while len(self._on_way) >= self._window:
-            self._room = anyio.Event()
+            if self._room.is_set():
+                self._room = anyio.Event()
             await self._room.wait()
         if not self._open:
             raise NotOpen("this pipeline is closed; send inside its `async with` block")
@@ -196,7 +197,8 @@ class Pipeline:
     async def flush(self) -> None:
         """Wait until nothing is on its way. Raises nothing: failures are told by the sends, or at the end."""
         while self._on_way:
-            self._empty = anyio.Event()
+            if self._empty.is_set():
+                self._empty = anyio.Event()
             await self._empty.wait()
 
     # -- answers
