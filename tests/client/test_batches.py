@@ -1,6 +1,7 @@
 """What may go in a batch, and how batches are split by size (C139)."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -53,7 +54,7 @@ def test_splits_keep_all_in_order_and_under_the_limit(items, most):
 @given(ITEMS, st.integers(82, 400))
 def test_splits_are_as_few_as_the_order_allows(items, most):
     parts = list(split(items, most))
-    for part, following in zip(parts, parts[1:], strict=False):
+    for part, following in pairwise(parts):
         assert sum(map(size_bytes, part)) + size_bytes(following[0]) > most
 
 

@@ -74,8 +74,9 @@ def test_when_all_are_avoided_the_one_that_just_failed_is_the_last_choice():
 
 @pytest.mark.parametrize(
     ("key", "hashed"),
-    # Java's String.hashCode of each; the third is Integer.MIN_VALUE, whose abs overflows there.
-    [("order-1", -1207111310), ("order-17", 1234255109), ("a", 97), ("polygenelubricants", -(2**31)), ("\U0001f600", 1772899)],
+    # Java's String.hashCode of each; the fourth is Integer.MIN_VALUE, whose abs overflows there.
+    [("order-1", -1207111310), ("order-17", 1234255109), ("a", 97), ("polygenelubricants", -(2**31)),
+     ("\U0001f600", 1772899)],
 )  # fmt: skip
 def test_keys_choose_the_queue_that_java_chooses(key, hashed):
     # Java: abs(hash % n), where % keeps the sign.
