@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import anyio
 import anyio.abc
@@ -231,14 +231,16 @@ class SimpleConsumer(Owner):
         await_s = _not_negative("await_s", self.await_s if await_s is None else await_s)
         return await self._receive(count, count, invisible_s, await_s)
 
-    def __aiter__(self) -> AsyncIterator[PoppedMessage]:
+    def __aiter__(self) -> Self:
         """Messages one after another, without end."""
-        return self._each()
+        self._check_open()
+        return self
 
-    async def _each(self) -> AsyncIterator[PoppedMessage]:
+    async def __anext__(self) -> PoppedMessage:
+        """The next message; any number of tasks may iterate, each message goes to one of them."""
         while True:
             for message in await self._receive(1, self.batch_size, self.invisible_s, self.await_s):
-                yield message
+                return message
 
     async def _receive(
         self, count: int, ahead: int, invisible_s: float, await_s: float
