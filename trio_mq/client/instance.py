@@ -82,6 +82,11 @@ class Instance:
         self._nameserver_at = 0
         #: One heartbeat at a time to a broker: the last one to arrive tells the newest subscriptions.
         self._beats: dict[Address, anyio.Lock] = {}
+        #: The connections whose brokers know us.
+        self._greeted: dict[Address, Link] = {}
+        self._greeting: set[Address] = set()
+        #: Addresses that routes have named: connections to them go when no route names them any more.
+        self._routed: set[Address] = set()
         self._leaving = False
         self._routing = anyio.Semaphore(ROUTES_AT_ONCE)
 
@@ -105,9 +110,9 @@ class Instance:
             return command
         return signed(command, keys.access_key, keys.secret_key, keys.security_token)
 
-    def known_link(self, address: Address) -> Link | None:
+    def living_link(self, address: Address) -> Link | None:
         """The living link to an address, None when one has to be made."""
-        return self._pool.known_link(address)
+        return self._pool.living_link(address)
 
     async def link(self, address: Address, timeout_s: float) -> Link:
         """The link to an address, connected if needed. PeerUnavailable when that fails or takes longer."""
@@ -146,19 +151,16 @@ class Instance:
     ) -> Command:
         """The same at the name server that answered last, or the next ones; PeerUnavailable names all of them."""
         failures = []
-        for _ in self.options.nameservers:
-            address = self.options.nameservers[self._nameserver_at]
+        begin, count = self._nameserver_at, len(self.options.nameservers)
+        for at in (number % count for number in range(begin, begin + count)):
+            address = self.options.nameservers[at]
             try:
                 return await self.ask(address, code, header, body, about=about, accept=accept)
             except PeerUnavailable as failure:
                 failures.append(str(failure))
-                count = len(self.options.nameservers)
-                self._nameserver_at = (self._nameserver_at + 1) % count
+                if self._nameserver_at == at:  # else somebody who asked meanwhile has gone on
+                    self._nameserver_at = (at + 1) % count
         raise PeerUnavailable("no name server answers: " + " | ".join(failures))
-
-    def living_link(self, address: Address) -> Link | None:
-        """The connection to an address, None when there is none now."""
-        return next((link for link in self._pool.living() if link.address == address), None)
 
     def on_request(self, code: RequestCode, handler: OnBrokerRequest) -> None:
         """Let `handler` answer what brokers ask with that code."""
@@ -222,6 +224,7 @@ class Instance:
 
     def _keep(self, route: TopicRoute) -> TopicRoute:
         if self.routes.put(route):
+            self._routed |= self.routes.addresses()
             for told in self.route_changed:
                 told(route.topic)
             self.tasks.start_soon(self._greet_new)
@@ -232,10 +235,11 @@ class Instance:
         async with anyio.create_task_group() as asking:
             for topic in self._topics:
                 asking.start_soon(self.refreshed_route, topic)
-        serving = self.routes.addresses() | set(self.options.nameservers)
-        for link in self._pool.living():
-            if link.address not in serving:
-                await self._pool.drop(link.address)
+        for address in self._routed - self.routes.addresses() - set(self.options.nameservers):
+            await self._pool.drop(address)
+            self._routed.discard(address)
+            self._greeted.pop(address, None)
+            self._beats.pop(address, None)
 
     async def refreshed_route(self, topic: str) -> None:
         """Ask for one route again; the old one stays when there is no answer. Raises nothing."""
@@ -275,22 +279,42 @@ class Instance:
             header, body = headers.HeartbeatRequest(), bodies.encode(data)
             try:
                 await self.ask(address, RequestCode.HEART_BEAT, header, body)
+                link = self._pool.living_link(address)
+                if link is not None:
+                    self._greeted[address] = link
             except (PeerUnavailable, PeerRefused, ProtocolError) as error:
                 log.warning("heartbeat failed, the next one comes by itself: %s", error)
 
     def _linked(self, link: Link) -> None:
         """A broker that we lost, or that was started again, does not know us: tell it at once, not in 30 s."""
-        beat = self._beats.get(link.address)
-        is_told = beat is not None and beat.locked()
-        if not self._leaving and not is_told and link.address in self._audience():
-            self.tasks.start_soon(self._beat, link.address)
+        if not self._leaving and link.address in self._audience():
+            self.tasks.start_soon(self._greet, link.address)
+
+    async def _greet(self, address: Address) -> None:
+        """Tell a broker who we are, unless it was told over this connection, by a beat that is on its way, say."""
+        if address in self._greeting:
+            return
+        self._greeting.add(address)
+        try:
+            async with self._beats.setdefault(address, anyio.Lock()):
+                pass
+            for _ in range(2):  # a second time when the connection was made again meanwhile
+                if not self._is_greeted(address):
+                    await self._beat(address)
+                if self._pool.living_link(address) is None:
+                    return
+        finally:
+            self._greeting.discard(address)
+
+    def _is_greeted(self, address: Address) -> bool:
+        link = self._pool.living_link(address)
+        return link is not None and self._greeted.get(address) is link
 
     async def _greet_new(self) -> None:
         """Tell brokers that a new route names."""
-        known = {link.address for link in self._pool.living()}
         async with anyio.create_task_group() as telling:
-            for address in self._audience() - known:
-                telling.start_soon(self._beat, address)
+            for address in self._audience():
+                telling.start_soon(self._greet, address)
 
     async def farewell(self) -> None:
         """Tell brokers that we leave, so that others take our queues at once."""

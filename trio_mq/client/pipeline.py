@@ -179,7 +179,7 @@ class Pipeline:
         """The first try; waits for the connection, not for the answer."""
         sender, outgoing, queue = self._sender, pending._outgoing, pending._queue
         address = sender.master(pending._route, queue.broker_name)
-        link = sender.instance.known_link(address)
+        link = sender.instance.living_link(address)
         if link is None:
             link = await sender.instance.link(address, pending._timeout_s)
         if link.crowded:

@@ -245,7 +245,7 @@ class Sender:
     async def _asked(
         self, outgoing: Outgoing, queue: MessageQueue, address: Address, timeout_s: float
     ) -> Command:
-        link = self.instance.known_link(address)
+        link = self.instance.living_link(address)
         if link is None:
             link = await self.instance.link(address, timeout_s)
         reply = await link.call_encoded(self.encoder(outgoing, queue), outgoing.code, timeout_s)

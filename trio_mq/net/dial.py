@@ -208,7 +208,7 @@ class LinkPool:
             reply = await link.call(command, _left_s(began_s, timeout_s))
         return reply
 
-    def known_link(self, address: Address) -> Link | None:
+    def living_link(self, address: Address) -> Link | None:
         """The living link to an address, None when one has to be made."""
         slot = self._slots.get(address)
         if slot is None or slot.link is None or not slot.link.usable:
@@ -217,7 +217,7 @@ class LinkPool:
 
     async def link_within(self, address: Address, timeout_s: float) -> Link:
         """The living link to an address, connected in the given time or PeerUnavailable."""
-        link = self.known_link(address)
+        link = self.living_link(address)
         if link is not None:
             return link
         with anyio.move_on_after(timeout_s):
