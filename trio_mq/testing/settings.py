@@ -21,12 +21,14 @@ _SMALL: Final[Mapping[str, str]] = {
     "enableFastPort": "false",
     "diskMaxUsedSpaceRatio": "99",
 }
+#: Where it listens, on a simulated network too.
+HOST: Final = "127.0.0.1"
 #: What makes it a broker of tests, whatever is wanted.
 _FIXED: Final[Mapping[str, str]] = {
-    "bindAddress": "127.0.0.1",
-    "brokerIP1": "127.0.0.1",
+    "bindAddress": HOST,
+    "brokerIP1": HOST,
     "listenPort": "0",
-    "nameserverListen": "127.0.0.1:0",
+    "nameserverListen": f"{HOST}:0",
 }
 
 
