@@ -31,3 +31,10 @@ def both(test=None, *, limit_s: float = LIMIT_S):
     ]
     run.__signature__ = signature.replace(parameters=parameters)
     return pytest.mark.parametrize("backend", ["trio", "asyncio"])(run)
+
+
+async def until(condition, limit_s: float = 20.0) -> None:
+    """Wait for something that another process does."""
+    with anyio.fail_after(limit_s):
+        while not condition():  # noqa: ASYNC110  (nobody here could tell)
+            await anyio.sleep(0.02)
