@@ -168,7 +168,7 @@ def commands() -> list[tuple[str, str]]:
     for fence in fences("sh"):
         joined = re.sub(r"\\\n\s*", " ", fence.text)
         for line in joined.splitlines():
-            parts = [part.strip() for part in re.split(r"&&|;(?![^\"]*\")", line)]
+            parts = [part.strip() for part in re.split(r"&&|(?<!\|)\|(?!\|)|;(?![^\"]*\")", line)]
             found += [(relative(fence.page), part) for part in parts if part.startswith("trio-mq ")]
     for fence in fences("ini"):
         found += [

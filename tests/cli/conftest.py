@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -53,12 +55,11 @@ class Cluster:
         return name
 
 
-@pytest.fixture(scope="session")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The process."""
-    store = tmp_path_factory.mktemp("serving") / "store"
-    command = [sys.executable, "-m", "trio_mq", "serve", *FREE_PORTS, "--no-fast-port", "--broker-name", "b1",
-               "--store", str(store), "--ready-json", "--log-level", "error"]  # fmt: skip
+@contextmanager
+def serving_process(store: Path, broker_name: str) -> Iterator[Cluster]:
+    """A broker as a process."""
+    command = [sys.executable, "-m", "trio_mq", "serve", *FREE_PORTS, "--no-fast-port", "--store", str(store),
+               "--broker-name", broker_name, "--ready-json", "--log-level", "error"]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -69,6 +70,13 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture(scope="session")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all tests."""
+    with serving_process(tmp_path_factory.mktemp("serving") / "store", "b1") as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -103,6 +103,9 @@ def test_messages_for_people(cluster: Cluster, topic: str) -> None:
         (("--count", "0"), "--count '0': a whole number from 1 on"),
         (("--from", "soon"), "--from 'soon' is no place"),
         (("--format", "xml"), "--format 'xml': legal: text, json, body"),
+        (("--group", "g", "--queue", "b1:0"), "--queue does not go with --group"),
+        (("--group", "g", "--to", "5"), "--to does not go with --group"),
+        (("--group", "g", "--from", "5"), "members share the queues: give a time"),
     ],
 )
 def test_mistakes_end_with_code_2(
@@ -125,6 +128,54 @@ def test_following_prints_what_comes(cluster: Cluster, start: Start) -> None:
         cluster.run("send", topic, text)
         assert process.stdout.readline() == f"{text}\n"
     assert process.wait(LIMIT_S) == 0
+
+
+def test_a_member_of_a_group_goes_on_where_it_was(cluster: Cluster, topic: str) -> None:
+    group = cluster.group()
+    one = cluster.run("consume", topic, "--group", group, "--count", "2", "--format", "body").out
+    rest = cluster.run("consume", topic, "--group", group, "--format", "body").out
+    assert sorted((one + rest).splitlines()) == [f"m{number}" for number in range(6)]
+    assert one.count("\n") == 2
+    assert cluster.json("group", "progress", group)["lag"] == 0
+    assert run("consume", topic, "--group", group).code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "numbers"),
+    [
+        (("--tags", "a"), [0, 1]),
+        (("--sql", "n > 3"), [4, 5]),
+        (("--from", "end"), []),
+        (("--from", "1h"), range(6)),
+    ],
+)
+def test_a_new_group_begins_where_it_shall(
+    cluster: Cluster, topic: str, arguments: tuple[str, ...], numbers: list[int]
+) -> None:
+    group = cluster.group()
+    result = run("consume", topic, "--group", group, *arguments, "--format", "body")
+    assert (result.code, result.err) == (0 if numbers else 1, "")
+    assert sorted(result.out.splitlines()) == [f"m{number}" for number in numbers]
+    assert cluster.json("group", "progress", group)["lag"] == 0
+
+
+def test_a_member_that_is_interrupted_has_consumed_what_it_printed(
+    cluster: Cluster, start: Start
+) -> None:
+    topic, group = cluster.topic(), cluster.group()
+    cluster.run("send", topic, "one")
+    process = start(
+        "consume", topic, "--group", group, "--from", "begin", "--follow", "--format", "body"
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "one\n"
+    cluster.run("send", topic, "two")
+    assert process.stdout.readline() == "two\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out, err) == (130, "", "")
+    assert cluster.json("group", "progress", group)["lag"] <= 1  # the last one may come again
+    assert not cluster.json("group", "show", group)["connectionSet"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
