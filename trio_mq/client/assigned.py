@@ -213,9 +213,11 @@ class AssignedQueues:
         self._note_failures(await self.commit(wait=wait))
 
     def _note_failures(self, failures: Mapping[MessageQueue, TrioMQError]) -> None:
-        for queue, failure in failures.items():
-            if queue not in self._failing:
-                log.warning("the position of %s is not stored, it will be: %s", queue, failure)
+        new = failures.keys() - self._failing
+        for broker_name in sorted({queue.broker_name for queue in new}):
+            queues = [queue for queue in failures if queue.broker_name == broker_name]
+            log.warning("positions of %d queues at %s are not stored, they will be: %s", len(queues),
+                        broker_name, failures[queues[0]])  # fmt: skip
         self._failing = set(failures)
 
     # -- tasks
@@ -270,9 +272,10 @@ class AssignedQueues:
     async def _let_go(self, process: ProcessQueue) -> None:
         async def commit() -> None:
             if self._keeps_positions:
-                self._note_failures(
-                    await self._store.write({process.queue: process.position}, wait=True)
-                )
+                queue, position = process.queue, process.position
+                for failure in (await self._store.write({queue: position}, wait=True)).values():
+                    log.info("position %d of %s, which is not ours any more, is not stored: %s", position,
+                             queue, failure)  # fmt: skip
 
         try:
             if self.custody is None:

@@ -4,6 +4,9 @@ In: routes, the members that a broker knows, a strategy. Out: queues for :class:
 Run by consumers; woken by brokers (NOTIFY_CONSUMER_IDS_CHANGED), by routes that change and by subscriptions. Source of
 the rules: Apache RebalanceImpl, RebalanceService, MQClientInstance.findConsumerIdList.
 
+Apache's clients see a broker that was started again with their next look at all routes, after up to 30 s. Here the
+routes that it is missing from are looked at more often for some minutes.
+
 Failure policy: a topic without a route, and members that no broker tells, leave the queues of that topic as they are,
 and the others alone; the next round comes sooner then. Each cause is logged once.
 """
@@ -35,6 +38,9 @@ log = logging.getLogger("trio_mq.client")
 PERIOD_S = 20.0
 #: Rounds are at least this far apart, so that fifty members who join at once do not make fifty rounds of each.
 LEAST_S = 0.2
+#: Routes that have lost a broker are looked at this often, for a while: it may just be starting again.
+LOOK_S = 4.0
+LOOK_FOR_S = 300.0
 #: The first round after one that left something undone; each further one waits twice as long, up to the period.
 AGAIN_S = 0.1
 
@@ -90,6 +96,8 @@ class Rebalancer:
         self._told: dict[str, str] = {}
         self._lock = anyio.Lock()
         self._failed_at_s: dict[Address, float] = {}
+        #: Topics whose route has lost brokers, which, and until when to look for them.
+        self._missing: dict[str, tuple[frozenset[str], float]] = {}
 
     def wake(self) -> None:
         """Share out again, soon."""
@@ -113,11 +121,12 @@ class Rebalancer:
         """Share out when woken, every 20 s, and sooner after a round that left something undone: not `complete`."""
         wait_s = PERIOD_S if complete else AGAIN_S
         while True:
-            with anyio.move_on_after(wait_s):
+            with anyio.move_on_after(min(wait_s, LOOK_S) if self._missing else wait_s):
                 await self._woken.wait()
             if self._woken.is_set():
                 self._woken = anyio.Event()
                 wait_s = AGAIN_S
+            await self._look_for_missing()
             complete = await self.round()
             wait_s = PERIOD_S if complete else min(2 * wait_s, PERIOD_S)
             await anyio.sleep(LEAST_S)
@@ -165,6 +174,7 @@ class Rebalancer:
         if self._subscriptions.get(topic) is None:
             return True  # unsubscribed meanwhile
         held = frozenset(queue for queue in self._holder.queues if queue.topic == topic)
+        self._note_missing(topic, held, route)
         if held != wanted:
             log.info("group %s, topic %s: %d of %d queues are ours, %d come, %d go", self._group, topic,
                      len(wanted), len(route.read_queues), len(wanted - held), len(held - wanted))  # fmt: skip
@@ -180,6 +190,23 @@ class Rebalancer:
         is_expected = topic.startswith(RETRY_PREFIX) and isinstance(failure, NoRoute)
         log.log(logging.DEBUG if is_expected else logging.WARNING,
                 "group %s: queues of topic %s stay as they are: %s", self._group, topic, failure)  # fmt: skip
+
+    # -- brokers that went
+
+    def _note_missing(self, topic: str, held: frozenset[MessageQueue], route: TopicRoute) -> None:
+        now_s = anyio.current_time()
+        names, until_s = self._missing.pop(topic, (frozenset(), 0.0))
+        lost = frozenset(queue.broker_name for queue in held) - route.brokers.keys()
+        left = names - route.brokers.keys() | lost
+        until_s = now_s + LOOK_FOR_S if lost else until_s
+        if left and now_s < until_s:
+            self._missing[topic] = (left, until_s)
+
+    async def _look_for_missing(self) -> None:
+        """Ask for the routes that have lost a broker; one that changes shares out its topic again."""
+        async with anyio.create_task_group() as asking:
+            for topic in self._missing:
+                asking.start_soon(self._instance.refreshed_route, topic)
 
     # -- members
 
