@@ -228,7 +228,11 @@ def test_options_in_the_text_are_legal() -> None:
 
 
 def known_options() -> set[str]:
-    return {option.name for verb in tree.verbs() for option in verb.table} | {"--version", "--help"}
+    return {option.name for verb in tree.verbs() for option in verb.table} | {
+        "--version",
+        "--help",
+        "--rocketmq-mode",  # of the pytest plugin
+    }
 
 
 # -- names
