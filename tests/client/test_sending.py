@@ -172,6 +172,20 @@ async def test_a_given_queue_is_taken_and_tried_once(autojump_clock, cluster):
     assert len(cluster.sends) == 2
 
 
+async def test_the_route_is_asked_for_when_it_lacks_the_broker_of_a_given_queue(
+    autojump_clock, cluster
+):
+    address = cluster.addresses.pop("b2")
+    queue = MessageQueue("T", "b2", 0)
+    async with Producer(NS) as producer:
+        await producer.send(Message("T", b"x"))
+        with pytest.raises(SendFailed, match="no route names its master"):
+            await producer.send(Message("T", b"x"), queue=queue)
+        cluster.addresses["b2"] = address
+        assert (await producer.send(Message("T", b"x"), queue=queue)).queue == queue
+        await producer.send_oneway(Message("T", b"x"), queue=queue)
+
+
 async def test_slow_brokers_are_avoided_when_latency_counts(autojump_clock, cluster):
     cluster.delays_s["b1"] = 0.6
     async with Producer(NS, send_latency_fault_enable=True) as producer:

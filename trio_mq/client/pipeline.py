@@ -162,7 +162,9 @@ class Pipeline:
         sender = self._sender
         outgoing = sender.prepared(message)
         limit_s = sender.settings.send_timeout_s if timeout_s is None else timeout_s
-        route = sender.known_route(outgoing.topic) or await sender.route_within(outgoing, limit_s)
+        route = sender.known_route(outgoing.topic)
+        if route is None or (queue is not None and not sender.serves(route, queue)):
+            route = await sender.route_within(outgoing, limit_s)
         fixed = sender.fixed(outgoing, queue, route)
         pending = PendingSend(self, outgoing, route, fixed or sender.choose(route), fixed, limit_s)
         self._on_way.add(pending)

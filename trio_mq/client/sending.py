@@ -128,7 +128,9 @@ class Sender:
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Hand a message to a connection, once. Whether it was stored is never known."""
         outgoing = self.prepared(message)
-        route = await self.route(outgoing.topic)
+        route = self.known_route(outgoing.topic)
+        if route is None or (queue is not None and not self.serves(route, queue)):
+            route = await self.route_within(outgoing, self.settings.send_timeout_s)
         chosen = self.fixed(outgoing, queue, route) or self.choose(route)
         address = self.master(route, chosen.broker_name)
         await self.instance.send_oneway(
@@ -144,11 +146,17 @@ class Sender:
         route = self.instance.routes.topics.get(topic)
         return route if route is not None and route.publish_queues else None
 
+    def serves(self, route: TopicRoute, queue: MessageQueue) -> bool:
+        """Whether a route names the master of a queue: one that was restarted may be back by now."""
+        return MASTER_ID in route.brokers.get(queue.broker_name, {})
+
     async def route(self, topic: str) -> TopicRoute:
         """Where a topic (with its namespace) can be sent to; it has queues."""
-        route = await self.instance.route(topic, to_send=True)
-        if not route.publish_queues:
-            route = await self.instance.refresh_route(topic, to_send=True)
+        route = self.known_route(topic)
+        return route if route is not None else await self._asked_route(topic)
+
+    async def _asked_route(self, topic: str) -> TopicRoute:
+        route = await self.instance.refresh_route(topic, to_send=True)
         if not route.publish_queues:
             raise NoRoute(
                 f"topic {topic}: no broker lets it be sent to; give it write permission and write queues "
@@ -184,7 +192,7 @@ class Sender:
         """All tries of one send."""
         tries = self.tries(outgoing, anyio.current_time(), timeout_s)
         route = self.known_route(outgoing.topic)
-        if route is None:
+        if route is None or (queue is not None and not self.serves(route, queue)):
             route = await self.route_within(outgoing, tries.timeout_s)
         return await self.go_on(tries, route, self.fixed(outgoing, queue, route))
 
@@ -294,9 +302,9 @@ class Sender:
         return None
 
     async def route_within(self, outgoing: Outgoing, timeout_s: float) -> TopicRoute:
-        """The route, in the time that its send has; SendFailed when that is over."""
+        """The route, asked for in the time that its send has; SendFailed when that is over."""
         with anyio.move_on_after(timeout_s):
-            return await self.route(outgoing.topic)
+            return await self._asked_route(outgoing.topic)
         names = ", ".join(map(str, self.instance.options.nameservers))
         raise SendFailed(
             f"topic {outgoing.given_topic}: no route within {timeout_s:g} s; check the name servers {names}"
