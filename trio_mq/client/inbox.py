@@ -95,8 +95,10 @@ class Inbox:
         return want
 
     def unwant(self, want: Want) -> None:
-        """A receive has ended."""
+        """A receive has ended; others may want more."""
         self.wants.remove(want)
+        if self.wants:
+            self.changed()
 
     def changed(self) -> None:
         """Wake everybody who waits in :meth:`wait`."""
@@ -159,12 +161,11 @@ class Inbox:
         """What to ask a source for now, None while it is to wait for a change."""
         if self.sources.get((source.topic, source.broker_name)) is not source:
             return None  # consumed no more
-        lacking = sum(want.count for want in self.wants) - len(self.messages)
-        if lacking <= 0:
-            return None
+        if self.messages or not self.wants:
+            return None  # a receive takes what is there, and ends
         newest = self.wants[-1]
         invisible_s = self.wants[0].invisible_s
-        count = min(lacking, MAX_MESSAGES)
+        count = min(sum(want.count for want in self.wants), MAX_MESSAGES)
         if source.has_more:
             if any(other.asking is Asking.STOCK for other in self.sources.values()):
                 return None
