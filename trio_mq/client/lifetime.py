@@ -10,6 +10,7 @@ limit, over links that live in :func:`sheltered`.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,6 +21,8 @@ import anyio
 import anyio.abc
 
 from trio_mq.errors import NotOpen
+
+log = logging.getLogger("trio_mq.client")
 
 T = TypeVar("T")
 
@@ -82,7 +85,9 @@ async def background() -> AsyncIterator[anyio.abc.TaskGroup]:
                 failure = error
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise only(group) from None
+        if failure is None or not isinstance(group, ExceptionGroup):
+            raise only(group) from None
+        log.error("a task failed while its block ended with %r", failure, exc_info=group)
     if failure is not None:
         raise failure
 

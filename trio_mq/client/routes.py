@@ -7,15 +7,19 @@ TopicRouteData, MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import attrs
 
 from trio_mq.config.addresses import Address
+from trio_mq.errors import ConfigError
 from trio_mq.net.address import parse_address
 from trio_mq.protocol.bodies import MessageQueue, TopicRouteData
 from trio_mq.protocol.codes import Perm
+
+log = logging.getLogger("trio_mq.client")
 
 MASTER_ID = 0
 #: Queues of a topic that a send makes (Apache: DefaultMQProducer.defaultTopicQueueNums).
@@ -38,7 +42,12 @@ class TopicRoute:
         for broker in self.data.broker_datas:
             addresses = found.setdefault(broker.broker_name, {})
             for broker_id, text in sorted(broker.broker_addrs.items()):
-                addresses[broker_id] = parse_address(text, what=f"address of {broker.broker_name}")
+                try:
+                    address = parse_address(text, what=f"address of {broker.broker_name}")
+                except ConfigError as error:
+                    log.warning("route of topic %s: %s", self.topic, error)
+                    continue
+                addresses[broker_id] = address
         return found
 
     @cached_property
