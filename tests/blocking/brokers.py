@@ -1,4 +1,4 @@
-"""A whole system in a thread of its own, for clients of plain threads."""
+"""A broker in a thread of its own, for clients of plain threads."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from contextlib import contextmanager
 import trio
 
 from tests.blocking.support import Thread, until
-from tests.whole_system import running, settings_of
+from trio_mq.testing.inprocess import open_broker
 
 
 @contextmanager
-def broker(**settings: object) -> Iterator[str]:
-    """A system in a thread of its own; the address of its name server."""
+def broker(**settings: str) -> Iterator[str]:
+    """The address of its name server. Settings have the broker's own names."""
     told: list[str] = []
     stop: list[Callable[[], None]] = []
 
     async def serve() -> None:
-        token = trio.lowlevel.current_trio_token()
-        end = trio.Event()
+        token, end = trio.lowlevel.current_trio_token(), trio.Event()
         stop.append(lambda: token.run_sync_soon(end.set))
-        async with running(settings=settings_of(broker=settings)) as system:
-            told.append(system.ready.nameserver)
+        async with open_broker(settings) as found:
+            told.append(found.nameserver)
             await end.wait()
 
     thread = Thread(lambda: trio.run(serve))

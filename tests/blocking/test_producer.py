@@ -121,7 +121,7 @@ def test_a_check_is_a_plain_function_in_a_thread() -> None:
         asked.append((message.body, threading.current_thread() is threading.main_thread()))
         return TransactionState.COMMIT
 
-    quick = {"transaction_timeout_ms": 100, "transaction_check_interval_ms": 50}
+    quick = {"transactionTimeOut": "100", "transactionCheckInterval": "50"}
     with broker(**quick) as ns, Producer(ns, "G", check_transaction=check) as producer:
         half = producer.send_in_transaction(
             Message("Orders", b"x"), lambda half: TransactionState.UNKNOWN
