@@ -136,7 +136,7 @@ class _Handle:
         self.driver.call(f"{self.kind}.stop", name=self.name)
 
     def leave(self) -> None:
-        """Shut down without waiting: the farewell goes out at once, then the client idles for 3 s."""
+        """Shut down without waiting: the farewell goes out at once, the rest takes some time."""
         self.driver.begin(f"{self.kind}.stop", name=self.name).forget()
 
 

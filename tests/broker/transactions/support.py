@@ -150,7 +150,7 @@ def delivered(bench: Bench, topic: str = TOPIC) -> list[bytes]:
 
 
 def progress(bench: Bench) -> tuple[int | None, int | None]:
-    """The saved progress in half and op queue."""
+    """The saved progress in half and op queue; None before there is any."""
     return (
         bench.offsets.query(GROUP, HALF_TOPIC, 0),
         bench.offsets.query(GROUP, OP_HALF_TOPIC, 0),

@@ -46,6 +46,7 @@ public final class Driver {
         Calls.register(OPS);
         Timers.register(OPS);
         Transactions.register(OPS);
+        Ending.start();
         ExecutorService threads = Executors.newCachedThreadPool();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
@@ -63,7 +64,7 @@ public final class Driver {
             if (op == null) {
                 throw new IllegalArgumentException("unknown op " + command.getString("op"));
             }
-            reply.put("ok", op.run(command));
+            reply.put("ok", Ending.watched(op, command));
         } catch (Throwable e) {
             reply.put("error", error(e));
         }

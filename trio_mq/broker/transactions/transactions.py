@@ -144,5 +144,6 @@ class Transactions:
         half_begin = self.ledger.advance()
         op_begin = self.ops.progress.advance(half_begin)
         for topic, offset in ((HALF_TOPIC, half_begin), (OP_HALF_TOPIC, op_begin)):
-            if self._offsets.query(GROUP, topic, 0) != offset:
+            # As with Apache's broker, where there never was a transaction there is no such group.
+            if (self._offsets.query(GROUP, topic, 0) or 0) != offset:
                 self._offsets.commit(GROUP, topic, 0, offset)
