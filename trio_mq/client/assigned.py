@@ -150,15 +150,16 @@ class AssignedQueues:
             await leaving.wait()
 
     def restart(self, queue: MessageQueue) -> None:
-        """It may not be ours any more: ask again, and begin anew where the group has got to.
+        """It may not be ours any more: ask again, and begin anew at the stored position.
 
-        That is the stored position, or how far this client got, when that is further.
+        Not where this client got to, even if that is further: if somebody else has read some of it once more, the
+        others have to follow.
         """
         held = self._held.pop(queue)
         held.scope.cancel()
         if held.process is not None:
             held.process.drop()
-        self._serve_from(queue, None, held.process)
+        self._serve_from(queue, None)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Begin anew at an offset. What was handed out and is not settled yet changes nothing any more."""
@@ -222,18 +223,14 @@ class AssignedQueues:
 
     # -- tasks
 
-    def _serve_from(
-        self, queue: MessageQueue, offset: int | None, before: ProcessQueue | None = None
-    ) -> None:
+    def _serve_from(self, queue: MessageQueue, offset: int | None) -> None:
         held = self._held[queue] = _Held(queue)
-        self._tasks.start_soon(self._serve, held, offset, before)
+        self._tasks.start_soon(self._serve, held, offset)
 
-    async def _serve(self, held: _Held, offset: int | None, before: ProcessQueue | None) -> None:
+    async def _serve(self, held: _Held, offset: int | None) -> None:
         with held.scope:
             if offset is None:
                 offset = await self._start_of(held)
-                if before is not None:
-                    offset = max(offset, before.position)
             held.tried.set()
             while offset is not None:
                 process = self._begin(held, offset)

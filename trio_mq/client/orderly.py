@@ -6,8 +6,8 @@ place of what it does without order. Source of the rules: Apache ConsumeMessageO
 
 A failed message comes again after a second, before all others of its queue, in this client; the broker learns nothing
 of it. At the limit it is sent to the retry topic with its count, which makes it a dead letter there, and the queue goes
-on. A queue whose lock was lost is begun anew when it is ours again, where its last owner stored its position, or where
-this client got to if that is further on.
+on. A queue whose lock was lost is begun anew when it is ours again, at the stored position: what was done since then
+may come again, and after it all that follows.
 
 Failure policy: brokers that do not answer are asked again, see :mod:`.locks`. A message that cannot be made a dead
 letter is tried again, as any that failed.
