@@ -177,6 +177,11 @@ def exit_codes_page() -> list[str]:
             "The command did what it was asked; `serve` was stopped by a signal and ended in order.",
         ),
         ("1", "", "Any other error, and what the operating system refuses."),
+        (
+            "1",
+            "",
+            "`consume`, `message`, `broker config`: nothing is there that was asked for.",
+        ),
         ("3", "", "`status`: the broker runs, and takes no messages."),
         ("4", "", "`status`: the broker is still recovering its store."),
         *(
@@ -188,6 +193,11 @@ def exit_codes_page() -> list[str]:
             for error in sorted(own_codes(), key=lambda error: error.exit_code)
         ),
         (str(app.INTERRUPTED), "", "SIGINT before `serve` was up, or in another verb."),
+        (
+            "143",
+            "",
+            "SIGTERM in a verb that talks to a cluster: offsets were stored, brokers told.",
+        ),
         (
             "128 + n",
             "",

@@ -21,9 +21,17 @@ class Result:
     err: str
 
 
-def run(*arguments: str) -> Result:
+class Terminal(io.StringIO):
+    """Says that it is one."""
+
+    def isatty(self) -> bool:
+        """See the class."""
+        return True
+
+
+def run(*arguments: str, out: io.StringIO | None = None) -> Result:
     """Run ``trio-mq`` with these arguments."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = out or io.StringIO(), io.StringIO()
     code: object = None
     with (
         mock.patch.object(sys, "argv", ["trio-mq", *arguments]),

@@ -201,7 +201,7 @@ def test_an_interrupt_while_stdin_is_awaited(cluster: Cluster, start: Start) -> 
     process.send_signal(signal.SIGINT)
     assert process.wait(LIMIT_S) == 130
     assert process.stderr is not None
-    assert process.stderr.read() == "note: 1 messages sent\n"
+    assert process.stderr.read() == "note: 1 message sent\n"
 
 
 def test_whoever_has_read_enough_hears_nothing_more(cluster: Cluster) -> None:

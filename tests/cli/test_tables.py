@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from tests.cli.running import Terminal
 from trio_mq.cli import tables
 
 HEADS = ("name", "count", "told", "since")
@@ -19,13 +20,6 @@ ROWS = [
         datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC),
     ),
 ]
-
-
-class Terminal(io.StringIO):
-    """Says that it is one."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def printed(out: io.StringIO, work: Callable[[], None]) -> str:

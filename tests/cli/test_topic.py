@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.conftest import Cluster
-from tests.cli.running import run
+from tests.cli.running import Terminal, run
 from trio_mq.cli.topic import permission_text
 
 
@@ -85,6 +85,21 @@ def test_what_a_topic_holds(cluster: Cluster) -> None:
     ]
     assert lines[1].split() == ["b1", "0", "0", "0", "0", "-"]
     assert lines[3].split() == ["messages", "1"]
+
+
+def test_a_terminal_gets_a_table_with_colours_and_programs_get_none(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    topic = cluster.topic()
+    shown = run("topic", "stats", topic, out=Terminal())
+    assert shown.code == 0
+    assert "\x1b[1;36m" in shown.out
+    assert "─" in shown.out
+    for arguments, out in ((("--json",), Terminal()), ((), None)):
+        plain = run("topic", "stats", topic, *arguments, out=out)
+        assert "\x1b" not in plain.out
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -44,6 +45,7 @@ JSON: Final = Option("--json", "Print one JSON object.")
 #: Of every verb here.
 CONNECTION: Final = (NAMESERVER, TIMEOUT)
 DEFAULT_TIMEOUT_S: Final = 5.0
+COUNTED_EVERY_S: Final = 0.2
 
 
 class OutputClosed(Exception):
@@ -196,6 +198,37 @@ async def _until_signal(main: Callable[[], Awaitable[int]]) -> int:
         code = await main()
         nursery.cancel_scope.cancel()
     return code
+
+
+# -- progress
+
+
+class Counter:
+    """How many messages were sent so far, on stderr, when that is a terminal."""
+
+    def __init__(self, *, is_terminal: bool | None = None) -> None:
+        self._shown = sys.stderr.isatty() if is_terminal is None else is_terminal
+        self._due_s = 0.0
+        self.count = 0
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"{self.count} message{'' if self.count == 1 else 's'} sent"
+
+    def add(self) -> None:
+        """One more."""
+        self.count += 1
+        now_s = time.monotonic()
+        if self._shown and now_s >= self._due_s:
+            self._due_s = now_s + COUNTED_EVERY_S
+            sys.stderr.write(f"\r{self.text}")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Take it away."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
 
 
 # -- brokers that do not answer

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from trio_mq.cli import options, places
 from trio_mq.cli.online import (
     CONNECTION,
+    Counter,
     connection,
     flush,
     given,
@@ -102,7 +103,7 @@ async def _send_many(
 ) -> int:
     import trio
 
-    sent = 0
+    sent = Counter()
     try:
         async with producer.pipeline() as pipeline, trio.open_nursery() as nursery:
             # What is on its way is bounded by the window of the pipeline.
@@ -120,9 +121,10 @@ async def _send_many(
             nursery.start_soon(read)
             async for pending in take:
                 show(await pending)
-                sent += 1
+                sent.add()
     finally:
-        tell(f"{sent} messages sent")
+        sent.end()
+        tell(sent.text)
     return 0
 
 

@@ -50,6 +50,32 @@ def test_a_message_from_send_to_consume(cluster):
     assert run("topic", "show", topic).code == 32
 
 
+def test_a_member_of_a_group_goes_on_where_it_was(cluster):
+    topic, group = cluster.topic(2), cluster.group()
+    for number in range(4):
+        well("send", topic, f"m{number}", "--queue", f"b1:{number % 2}")
+    wait_for(lambda: found("topic", "stats", topic)["messages"] == 4, "all are in their queues")
+    first = well(
+        "consume", topic, "--group", group, "--count", "3", "--format", "body"
+    ).splitlines()
+    rest = well("consume", topic, "--group", group, "--format", "body").splitlines()
+    assert (len(first), sorted(first + rest)) == (3, ["m0", "m1", "m2", "m3"])
+    assert found("group", "progress", group)["lag"] == 0
+    assert run("consume", topic, "--group", group).code == 1
+
+
+def test_lines_and_message_lines(cluster, tmp_path):
+    topic, copy, file = cluster.topic(1), cluster.topic(1), tmp_path / "lines"
+    file.write_text("".join(f"line {number}\n" for number in range(200)))
+    result = run("send", topic, "--lines", "--file", str(file), "--key", "k", "--property", "a=b")
+    assert (result.code, result.err) == (0, "note: 200 messages sent\n")
+    wait_for(lambda: found("topic", "stats", topic)["messages"] == 200, "all are in their queue")
+    file.write_text(well("consume", topic, "--json"))
+    assert run("send", copy, "--message-lines", "--file", str(file)).code == 0
+    wait_for(lambda: found("topic", "stats", copy)["messages"] == 200, "all are in their queue")
+    assert well("consume", copy, "--format", "body") == "".join(f"line {n}\n" for n in range(200))
+
+
 def test_a_group_and_where_it_is(cluster):
     topic, group = cluster.topic(2), unique("C")
     well("group", "create", group)
