@@ -114,9 +114,12 @@ class RouteTable:
     def put(self, route: TopicRoute) -> bool:
         """Keep a route; whether it differs from the one that was known."""
         old = self._routes.get(route.topic)
+        if old is not None and old.data == route.data:
+            return False
+        self._routes.pop(route.topic, None)  # the newest one comes last
         self._routes[route.topic] = route
         self._brokers = None
-        return old is None or old.data != route.data
+        return True
 
     def drop(self, topic: str) -> None:
         """Forget a topic."""
@@ -124,15 +127,15 @@ class RouteTable:
         self._brokers = None
 
     def brokers(self) -> Mapping[str, Mapping[int, Address]]:
-        """Addresses of all brokers in all routes, by broker name and broker id."""
-        if self._brokers is not None:
-            return self._brokers
-        found: dict[str, dict[int, Address]] = {}
-        for route in self._routes.values():
-            for name, addresses in route.brokers.items():
-                found.setdefault(name, {}).update(addresses)
-        self._brokers = found
-        return found
+        """Addresses of all brokers in all routes, by broker name and broker id.
+
+        The newest route that names a broker counts: the others were asked for before it moved.
+        """
+        if self._brokers is None:
+            self._brokers = {}
+            for route in self._routes.values():
+                self._brokers.update(route.brokers)
+        return self._brokers
 
     def addresses(self) -> set[Address]:
         """All addresses in :meth:`brokers`."""
@@ -140,11 +143,7 @@ class RouteTable:
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> Address | None:
         """The address of one broker, None when no route names it."""
-        for route in self._routes.values():
-            found = route.brokers.get(broker_name, {}).get(broker_id)
-            if found is not None:
-                return found
-        return None
+        return self.brokers().get(broker_name, {}).get(broker_id)
 
     def any_address(self, broker_name: str, preferred_id: int = MASTER_ID) -> Address | None:
         """The address of the broker with that id, or of the one with the least id that is there."""
