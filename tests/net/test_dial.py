@@ -233,3 +233,73 @@ def test_refused_connection_names_address_reason_and_next_step(run_on):
             assert "check the address" in text
 
         run_on(main, real_time=True)
+
+
+def test_tcp_carries_much_in_both_directions_and_tells_the_end(run_on):
+    async def main():
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        body = bytes(range(256)) * 40_000
+
+        async def echo(stream):
+            async with stream:
+                while True:
+                    try:
+                        await stream.send(await stream.receive())
+                    except anyio.EndOfStream:
+                        return
+
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, echo)
+            stream = await connect(Address("127.0.0.1", port))
+
+            async def send():
+                rest = memoryview(body)
+                while rest:
+                    taken = stream.send_nowait(rest)
+                    rest = rest[taken:]
+                    if rest:
+                        await stream.send(rest[:100_000])
+                        rest = rest[100_000:]
+                await stream.send_eof()
+
+            tasks.start_soon(send)
+            got = bytearray()
+            while len(got) < len(body):
+                got += await stream.receive(100_000)
+            assert got == body
+            with pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+            await stream.aclose()
+            assert stream.send_nowait(b"x") == 0
+            with pytest.raises(anyio.ClosedResourceError):
+                await stream.receive()
+            tasks.cancel_scope.cancel()
+
+    run_on(main, real_time=True)
+
+
+def test_closing_wakes_the_task_that_reads(run_on):
+    async def main():
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+
+        async def hold(stream):
+            async with stream:
+                await anyio.sleep_forever()
+
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, hold)
+            stream = await connect(Address("127.0.0.1", port))
+
+            async def read():
+                with pytest.raises(anyio.ClosedResourceError):
+                    await stream.receive()
+
+            async with anyio.create_task_group() as reading:
+                reading.start_soon(read)
+                await anyio.sleep(0.02)
+                await stream.aclose()
+            tasks.cancel_scope.cancel()
+
+    run_on(main, real_time=True)

@@ -419,3 +419,167 @@ def test_numbers_wrap_within_31_bits(run_on):
             assert [(await far.next()).opaque for _ in range(2)] == [2**31 - 1, 0]
 
     run_on(main)
+
+
+class Nowait:
+    """A stream that takes some bytes at once, and what it was given in which way."""
+
+    def __init__(self, stream, takes):
+        self._stream = stream
+        self.takes = takes
+        self.at_once = b""
+        self.sent = []
+        self.receive = stream.receive
+        self.aclose = stream.aclose
+
+    def send_nowait(self, data):
+        taken = data[: self.takes]
+        self.takes -= len(taken)
+        self.at_once += taken
+        return len(taken)
+
+    async def send(self, data):
+        self.sent.append(data)
+        await self._stream.send(data)
+
+
+def frames(data):
+    return [commands.decode(frame) for frame in FrameReader().feed(data)]
+
+
+def encoded(**fields):
+    return lambda opaque: commands.encode(request(opaque=opaque, **fields))
+
+
+def test_a_single_request_is_written_without_another_task(run_on):
+    async def main():
+        ours, _ = memory_pair()
+        stream = Nowait(ours, 1_000_000)
+        async with open_link(stream, ADDRESS) as link:
+            link.post(encoded(body=b"abc"), lambda reply: None, code=105)
+            (command,) = frames(stream.at_once)
+            assert command.body == b"abc"
+        assert stream.sent == []
+
+    run_on(main)
+
+
+@pytest.mark.parametrize("takes", [0, 1, 50, 170])
+def test_what_is_not_taken_at_once_follows_in_order(run_on, takes):
+    async def main():
+        ours, _ = memory_pair()
+        stream = Nowait(ours, takes)
+        async with open_link(stream, ADDRESS) as link:
+            for body in (b"one", b"two", b"three"):
+                link.post(encoded(body=body), lambda reply: None, code=105)
+            await anyio.wait_all_tasks_blocked()
+            link.post(encoded(body=b"four"), lambda reply: None, code=105)
+            await anyio.wait_all_tasks_blocked()
+        found = frames(stream.at_once + b"".join(stream.sent))
+        assert [command.body for command in found] == [b"one", b"two", b"three", b"four"]
+        assert len(stream.sent) == 2  # the first three went together
+
+    run_on(main)
+
+
+def test_requests_that_need_not_go_at_once_go_together(run_on):
+    async def main():
+        ours, _ = memory_pair()
+        stream = Nowait(ours, 1_000_000)
+        async with open_link(stream, ADDRESS) as link:
+            for _ in range(10):
+                link.post(encoded(), lambda reply: None, code=105, at_once=False)
+            await anyio.wait_all_tasks_blocked()
+        assert stream.at_once == b""
+        assert len(stream.sent) == 1
+        assert len(frames(stream.sent[0])) == 10
+
+    run_on(main)
+
+
+def test_every_post_is_told_once_what_became_of_it(run_on):
+    async def main():
+        ours, theirs = memory_pair()
+        far = FarEnd(theirs)
+        told = {}
+
+        def post(name, timeout_s=60):
+            return link.post(
+                encoded(), told.setdefault(name, []).append, code=105, timeout_s=timeout_s
+            )
+
+        async with open_link(ours, ADDRESS) as link:
+            post("answered")
+            post("late", SHORT_S)
+            link.forget(post("forgotten"))
+            await far.answer(await far.next(), remark="yes")
+            post("left")
+            await anyio.sleep(3 * SHORT_S)
+            await far.answer(await far.next(), remark="too late")
+            await anyio.wait_all_tasks_blocked()
+            assert [each.remark for each in told["answered"]] == ["yes"]
+            assert "no answer" in str(told["late"][0])
+            assert told["forgotten"] == told["left"] == []
+        assert [len(told[name]) for name in ("answered", "late", "forgotten", "left")] == [
+            1,
+            1,
+            0,
+            1,
+        ]
+        assert isinstance(told["left"][0], PeerUnavailable)
+        with pytest.raises(PeerUnavailable, match="before GET_ROUTEINFO"):
+            post("closed")
+        assert told["closed"] == []
+
+    run_on(main)
+
+
+def test_short_times_are_kept_beside_long_ones(run_on):
+    async def main():
+        ours, _ = memory_pair()
+        ended = []
+
+        async def ask(timeout_s):
+            with pytest.raises(PeerUnavailable, match=f"within {timeout_s:g} s"):
+                await link.call(request(), timeout_s)
+            ended.append(timeout_s)
+
+        async with open_link(ours, ADDRESS) as link:
+            began_s = anyio.current_time()
+            async with anyio.create_task_group() as tasks:
+                for timeout_s in (0.09, 0.03, 0.06):
+                    tasks.start_soon(ask, timeout_s)
+            assert ended == [0.03, 0.06, 0.09]
+            assert anyio.current_time() - began_s < 1
+
+    run_on(main)
+
+
+def test_a_retired_link_answers_what_is_on_its_way_and_ends(run_on):
+    async def main():
+        ours, theirs = memory_pair()
+        far = FarEnd(theirs)
+        answers = []
+        async with open_link(ours, ADDRESS) as link:
+            for _ in range(2):
+                link.post(encoded(), answers.append, code=105)
+            link.retire()
+            assert not link.usable
+            assert not link.closed
+            for _ in range(2):
+                await far.answer(await far.next())
+            await link.wait_ended()
+            assert [reply.code for reply in answers] == [0, 0]
+            assert "about to stop" in link.ended
+
+    run_on(main)
+
+
+def test_a_retired_link_without_requests_ends_at_once(run_on):
+    async def main():
+        ours, _ = memory_pair()
+        async with open_link(ours, ADDRESS) as link:
+            link.retire()
+            assert link.closed
+
+    run_on(main)

@@ -158,7 +158,7 @@ async def test_delays_by_level_date_and_time(cluster):
     assert abs(found[b"at"].stored_at - at) < timedelta(seconds=1.5)
 
 
-@both
+@both(limit_s=120)
 async def test_a_delayed_message_is_taken_back(workshop):
     server = workshop.alone(settings=RECALLS)
     server.start()
@@ -205,7 +205,7 @@ async def test_c103_the_first_send_makes_the_topic(cluster):
     assert len(await stored(cluster, topic, 6)) == 6
 
 
-@both
+@both(limit_s=120)
 async def test_c103_without_auto_creation_the_error_says_what_to_do(workshop):
     server = workshop.alone(settings={"autoCreateTopicEnable": "false"})
     server.start()
@@ -226,7 +226,7 @@ async def test_a_namespace_is_in_front_of_the_topic(cluster):
     assert message.properties["INSTANCE_ID"] == "space"
 
 
-@both(limit_s=90)
+@both(limit_s=150)
 async def test_sends_survive_the_restart_of_a_broker(workshop):
     first = workshop.alone()
     first.start()
