@@ -31,6 +31,10 @@ bench *args:
 bench-messaging *args:
     {{bin}}python -m bench.messaging {{args}}
 
+# the Python client and Apache's Java client on one Apache broker
+bench-client *args:
+    {{bin}}python -m bench.client {{args}}
+
 # starts on a large store, by both paths, and Apache's; the first run makes the store
 bench-recovery *args:
     {{bin}}python -m bench.recovery {{args}}

@@ -4,9 +4,11 @@ In: messages, in the order in which they shall be sent. Out: a :class:`PendingSe
 :meth:`.producer.Producer.pipeline`. Source of the rules: Apache DefaultMQProducer.send with a callback, and its limit
 of messages on their way (backPressureForAsyncSendNum).
 
-Requests go out in the order of the calls, so that messages to one queue are stored in that order as long as no try
-fails; a retry, as with Java's asynchronous sends, comes later. Messages with a sharding key or a given queue are tried
-once. Failure policy: a failed send is told by its :class:`PendingSend`, or else when the block is left.
+Requests go out in the order of the calls. trio-mq stores messages to one queue in that order as long as no try fails;
+Apache's broker has several threads for the requests of one connection and may swap neighbours, and a retry, as with
+Java's asynchronous sends, comes later. Where order counts, await each send before the next one of its key. Messages
+with a sharding key or a given queue are tried once. Failure policy: a failed send is told by its
+:class:`PendingSend`, or else when the block is left.
 """
 
 from __future__ import annotations

@@ -182,7 +182,8 @@ class Producer(Owner):
 
         ``async with producer.pipeline() as pipeline: pending = await pipeline.send(message)``; ``await pending`` gives
         the receipt. Leaving the block waits for all sends, at most as long as their time-outs, and raises the first
-        failure that nobody awaited. Leaving it by an exception or a cancellation waits for nothing.
+        failure that nobody awaited. Leaving it by an exception or a cancellation waits for nothing. Requests go out in
+        order, but Apache's broker may store neighbours in another one: where order counts, use :meth:`send`.
         """
         self._check_open()
         return open_pipeline(self._sender, window)
