@@ -177,6 +177,18 @@ async def test_handlers_of_any_form_are_called(autojump_clock):
     assert called.seen == given == method.seen == [0]
 
 
+async def test_a_plain_function_may_make_a_coroutine():
+    done = anyio.Event()
+
+    async def handle(message):
+        done.set()
+
+    async with consuming() as it, background() as tasks:
+        tasks.start_soon(it.run, lambda message: handle(message))
+        it.add(0)
+        await done.wait()
+
+
 async def test_as_many_handlers_run_at_a_time_as_were_asked_for(autojump_clock):
     async with consuming() as it, background() as tasks:
         running = most = 0

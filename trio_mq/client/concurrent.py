@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import anyio
 import anyio.abc
 
+from trio_mq.client.functions import is_async
 from trio_mq.client.lifetime import background
 from trio_mq.client.messages import Outcome, ReceivedMessage
 from trio_mq.client.processqueue import ProcessQueue
@@ -130,7 +131,7 @@ class HandlerRun:
     def __init__(self, ready: Ready, handler: Handler, concurrency: int, grace_s: float) -> None:
         self._ready = ready
         self.handler = handler
-        self._in_loop = _is_async(handler)
+        self._in_loop = is_async(handler)
         self.concurrency = concurrency
         self._grace_s = grace_s
         self._threads = anyio.CapacityLimiter(concurrency)
@@ -203,8 +204,11 @@ class HandlerRun:
             if self._in_loop:
                 value = self.handler(message)
             else:
-                value = await anyio.to_thread.run_sync(
-                    self.handler, message, abandon_on_cancel=True, limiter=self._threads
+                # In a tuple: Trio takes a coroutine that comes out of a thread for a mistake.
+                (value,) = await anyio.to_thread.run_sync(
+                    lambda: (self.handler(message),),
+                    abandon_on_cancel=True,
+                    limiter=self._threads,
                 )
             if inspect.isawaitable(value):
                 value = await value
@@ -213,12 +217,3 @@ class HandlerRun:
                       message.topic, exc_info=error)  # fmt: skip
             return Outcome.RETRY
         return outcome_of(value, message)
-
-
-def _is_async(handler: Handler) -> bool:
-    """Whether calling it gives a coroutine at once: such a handler needs no thread."""
-    while hasattr(handler, "func"):  # functools.partial
-        handler = handler.func
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        type(handler).__call__
-    )

@@ -6,6 +6,7 @@ calls back. A plain function may wait (for a database, say), which inside the ev
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
@@ -17,7 +18,9 @@ T = TypeVar("T")
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Whether calling it only makes a coroutine; false for a lambda around one."""
+    """Whether calling it only makes a coroutine, and so needs no thread; false for a lambda around one."""
+    while isinstance(function, functools.partial):
+        function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         type(function).__call__
     )
@@ -27,11 +30,11 @@ async def called(
     function: Callable[P, Awaitable[T] | T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
     """Call it where it belongs. A plain function that was started runs to its end, whatever is cancelled."""
-
-    def call() -> Awaitable[T] | T:
-        return function(*args, **kwargs)
-
-    result = call() if is_async(function) else await anyio.to_thread.run_sync(call)
+    if is_async(function):
+        result = function(*args, **kwargs)
+    else:
+        # In a tuple: Trio takes a coroutine that comes out of a thread for a mistake.
+        (result,) = await anyio.to_thread.run_sync(lambda: (function(*args, **kwargs),))
     if inspect.isawaitable(result):
         return await result
     return result
