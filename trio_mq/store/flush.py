@@ -280,7 +280,8 @@ class Flusher:
         if due is None:
             return
         try:
-            await self._log.disk.run(partial(self._queues.roster.save, due))
+            roster = self._queues.roster
+            await self._log.disk.run(partial(roster.save, due, as_of=roster.deletions))
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise

@@ -126,10 +126,7 @@ class QueueTable:
         That is noted first: a careful start reads those records again.
         """
         assert fits_folder(topic), f"{topic!r} is no name of a folder, which its source has to see"
-        self.roster.deleted[topic] = log_end
-        listed = self.roster.listed or {}
-        left = {key: bounds for key, bounds in listed.items() if key[0] != topic}
-        self.roster.save(left, durable=False)
+        self.roster.delete(topic, log_end)
         self._list_unsynced = True  # saved durably with the next sync
         for queue in self.of_topic(topic):
             self.drop(queue)

@@ -4,12 +4,16 @@ In: topic, queue id and which messages each queue surely had; deleted topics. Ou
 The file ``queuelist.json`` lies in the store's folder; peers pass it over. It is written whole under another name and
 renamed: whenever queues came or went, before the checkpoint counts on them; when a topic is deleted; and with the
 bounds of all queues by a clean stop and by a recovery. A list that cannot be read is as good as none.
+
+The flusher saves in a worker thread, while a topic may be deleted on the loop: the two write under different names, and
+what was made before a deletion is made again in place of being renamed over it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from threading import Lock  # noqa: TID251 - part of the disk seam, which worker threads call
 from typing import NamedTuple
 
 from trio_mq.store.disk import Disk
@@ -40,6 +44,10 @@ class QueueRoster:
         self.listed: dict[QueueKey, Bounds] | None = None
         #: Topics that were deleted, with the log's end at that time: records of theirs before have no queue any more.
         self.deleted: dict[str, int] = {}
+        #: Number of deletions so far: a list of queues is told apart by it from what was deleted since.
+        self.deletions = 0
+        self._deleted_as: dict[str, int] = {}
+        self._lock = Lock()
 
     def load(self) -> None:
         """Read the file, if there is one. Blocking."""
@@ -49,15 +57,59 @@ class QueueRoster:
             if found is not None:
                 self.listed, self.deleted = found
 
-    def save(self, queues: Mapping[QueueKey, Bounds], *, durable: bool = True) -> None:
-        """Write a list. Blocking; without `durable` only for a moment, and a power cut may take it back."""
+    def delete(self, topic: str, log_end: int) -> None:
+        """Note that a topic is gone, with its records before `log_end`. Blocking for a moment."""
+        with self._lock:
+            self.deleted[topic] = log_end
+            self.deletions += 1
+            self._deleted_as[topic] = self.deletions
+        self.save(
+            {key: bounds for key, bounds in (self.listed or {}).items() if key[0] != topic},
+            durable=False,
+        )
+
+    def save(
+        self,
+        queues: Mapping[QueueKey, Bounds],
+        *,
+        as_of: int | None = None,
+        durable: bool = True,
+    ) -> None:
+        """Write a list, without what was deleted since `as_of` (see :attr:`deletions`; None stands for now).
+
+        Blocking; without `durable` only for a moment, and a power cut may take it back.
+        """
+        since = self.deletions if as_of is None else as_of
+        written = f"{self.path}.new" if durable else f"{self.path}.now"
+        renamed = False
+        while not renamed:
+            with self._lock:
+                seen, listed = self.deletions, self._without_deleted(queues, since)
+                data = self._encoded(listed)
+            self._write(written, data, durable=durable)
+            with self._lock:
+                renamed = seen == self.deletions
+                if renamed:
+                    self.disk.rename(written, self.path)
+                    self.listed = listed
+        if durable:
+            self.disk.sync_dir(self.root)
+
+    def _without_deleted(
+        self, queues: Mapping[QueueKey, Bounds], since: int
+    ) -> dict[QueueKey, Bounds]:
+        deleted = self._deleted_as
+        return {key: bounds for key, bounds in queues.items() if deleted.get(key[0], 0) <= since}
+
+    def _encoded(self, queues: Mapping[QueueKey, Bounds]) -> bytes:
         topics: dict[str, dict[str, list[int]]] = {}
         for (topic, queue_id), bounds in sorted(queues.items()):
             topics.setdefault(topic, {})[str(queue_id)] = list(bounds)
         value = {"version": _VERSION, "queues": topics, "deleted": self.deleted}
-        data = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
-        written = f"{self.path}.new"
-        file = self.disk.open(written, create=True)
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
+
+    def _write(self, path: str, data: bytes, *, durable: bool) -> None:
+        file = self.disk.open(path, create=True)
         try:
             file.truncate(0)
             file.write(data, 0)
@@ -65,10 +117,6 @@ class QueueRoster:
                 file.sync()
         finally:
             file.close()
-        self.disk.rename(written, self.path)
-        if durable:
-            self.disk.sync_dir(self.root)
-        self.listed = dict(queues)
 
 
 def _read(data: bytes) -> tuple[dict[QueueKey, Bounds], dict[str, int]] | None:
