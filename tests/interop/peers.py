@@ -6,10 +6,13 @@ Jars and classes are kept in ``TRIO_MQ_PEERS`` (default ``~/.cache/trio-mq-peers
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -31,6 +34,15 @@ def cache() -> Path:
     return Path(os.environ.get("TRIO_MQ_PEERS") or Path.home() / ".cache" / "trio-mq-peers")
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Two halves of the suite that run at once do not fetch or build the same thing at once."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def missing_tools() -> list[str]:
     """Programs that the suite needs and this machine lacks."""
     return [tool for tool in ("java", "javac", "mvn", "go") if shutil.which(tool) is None]
@@ -44,13 +56,14 @@ def with_us() -> list[str]:
 def libraries(version: str = VERSION) -> str:
     """Class path of the jars; fetched through Maven at the first call."""
     folder = cache() / f"lib-{version}"
-    if not (folder / "complete").exists():
-        command = [
-            "mvn", "-q", "-B", "-f", str(HERE / "peers" / "pom.xml"), f"-Drocketmq.version={version}",
-            "dependency:copy-dependencies", f"-DoutputDirectory={folder}",
-        ]  # fmt: skip
-        _run(command, "fetch the jars of Apache RocketMQ")
-        (folder / "complete").touch()
+    with _alone():
+        if not (folder / "complete").exists():
+            command = [
+                "mvn", "-q", "-B", "-f", str(HERE / "peers" / "pom.xml"), f"-Drocketmq.version={version}",
+                "dependency:copy-dependencies", f"-DoutputDirectory={folder}",
+            ]  # fmt: skip
+            _run(command, "fetch the jars of Apache RocketMQ")
+            (folder / "complete").touch()
     return f"{folder}/*"
 
 
@@ -69,13 +82,14 @@ def compiled(sources: Path) -> str:
     ]
     folder = cache() / f"classes-{VERSION}-{digest}"
     jars = libraries()
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _run(
-            ["javac", "-nowarn", "-cp", jars, "-d", str(folder), *map(str, files)],
-            f"compile {sources}",
-        )
-        (folder / "complete").touch()
+    with _alone():
+        if not (folder / "complete").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _run(
+                ["javac", "-nowarn", "-cp", jars, "-d", str(folder), *map(str, files)],
+                f"compile {sources}",
+            )
+            (folder / "complete").touch()
     return f"{folder}:{jars}"
 
 
@@ -93,8 +107,8 @@ def java(
 def go_driver() -> Path:
     """The Go program of ``go/``, built when needed (Go's own cache makes that cheap)."""
     target = cache() / "go-driver"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _run(["go", "build", "-o", str(target), "."], "build the Go driver", cwd=HERE / "go")
+    with _alone():
+        _run(["go", "build", "-o", str(target), "."], "build the Go driver", cwd=HERE / "go")
     return target
 
 
