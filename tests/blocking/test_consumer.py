@@ -197,6 +197,22 @@ def test_pause_seek_and_subscriptions(ns, topic) -> None:
         assert any(queue.topic == topic for queue in consumer.assignment)
 
 
+def test_broadcasting_keeps_its_offsets_in_a_file_and_no_thread(ns, topic, tmp_path) -> None:
+    before = set(threading.enumerate())
+    by_name = ns.replace("127.0.0.1", "localhost")
+    got = []
+    with consumer_of(by_name, topic, model="broadcasting", offsets_dir=tmp_path) as consumer:
+        for message in consumer:
+            with message:
+                got.append(message.body)
+            if len(got) == COUNT:
+                break
+    assert set(threading.enumerate()) == before
+    assert set(got) == BODIES
+    (file,) = tmp_path.rglob("offsets.json")
+    assert topic in file.read_text()
+
+
 def test_c178_a_consumer_is_made_used_and_dropped_anywhere(ns, topic) -> None:
     consumer = consumer_of(ns, topic)
     with pytest.raises(NotOpen, match="not open yet"):

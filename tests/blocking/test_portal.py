@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -50,6 +51,18 @@ def test_a_call_is_cancelled_from_outside(portal) -> None:
     with pytest.raises(NotOpen):
         call.result()
     call.cancel()
+
+
+def test_names_of_hosts_are_looked_up_in_threads_that_end(portal) -> None:
+    before = set(threading.enumerate())
+
+    async def look_up() -> list[tuple]:
+        assert await trio.socket.getnameinfo(("127.0.0.1", 80), socket.NI_NUMERICSERV)
+        return await trio.socket.getaddrinfo("localhost", 80, type=socket.SOCK_STREAM)
+
+    assert all(found[4][1] == 80 for found in portal.call(look_up))
+    portal.close()
+    assert set(threading.enumerate()) < before
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
 """The client for plain threads: the API of :mod:`trio_mq` with ``with`` and ``for``, and without ``await``.
 
-In and out: as in :mod:`trio_mq`; messages, receipts and errors are the same classes, but for
-:class:`.ReceivedMessage`. Each client runs in one thread of its own, which ends with its ``with`` block; see
+In and out: as in :mod:`trio_mq`; messages, receipts and errors are the same classes. Only what is consumed, and so has
+to be settled, is a :class:`.ReceivedMessage` of this package; answers to requests and messages that an administrator
+looks up are those of :mod:`trio_mq`. Each client runs in one thread of its own, which ends with its ``with`` block; see
 :mod:`.twin`.
 """
 

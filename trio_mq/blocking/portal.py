@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import functools
 import queue
+import socket
 import threading  # noqa: TID251  (plain threads are what this package is for)
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
-from trio_mq.blocking.workers import settle
+from trio_mq.blocking.workers import Workers, settle
 from trio_mq.errors import ClientError, NotOpen
 
 A = TypeVar("A")
 R = TypeVar("R")
 T = TypeVar("T")
+
+#: Names of hosts that are looked up at the same time.
+OWN_THREADS = 4
 
 _CLOSED = "the client was closed while this call waited: end all threads that use it before its `with` block ends"
 
@@ -79,6 +83,8 @@ class Portal:
         self._begun: Future[trio.lowlevel.TrioToken] = Future()
         self._stop = trio.Event()
         self._nursery: trio.Nursery | None = None
+        #: For what the client itself cannot do without waiting: names of hosts, small files.
+        self.workers = Workers(OWN_THREADS, name)
         # A daemon: a client that is never closed must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -116,6 +122,7 @@ class Portal:
         if self._thread.ident is not None:
             self.stop_soon()
             self._thread.join()
+            self.workers.close()
 
     def _run(self) -> None:
         try:
@@ -127,6 +134,7 @@ class Portal:
             raise
 
     async def _main(self) -> None:
+        trio.socket.set_custom_hostname_resolver(_Resolver(self.workers))
         async with trio.open_nursery() as self._nursery:
             self._begun.set_result(trio.lowlevel.current_trio_token())
             await self._stop.wait()
@@ -172,6 +180,31 @@ def call_with_function(
         call.cancel()
         raise
     return call.result()
+
+
+class _Resolver(trio.abc.HostnameResolver):
+    """Looks up names of hosts in threads that end with the client."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    async def getaddrinfo(
+        self,
+        host: bytes | None,
+        port: bytes | str | int | None,
+        family: int = 0,
+        type: int = 0,  # noqa: A002  (Trio's name)
+        proto: int = 0,
+        flags: int = 0,
+    ) -> list[Any]:
+        return await self._workers.call(
+            socket.getaddrinfo, host, port, family=family, type=type, proto=proto, flags=flags
+        )
+
+    async def getnameinfo(
+        self, sockaddr: tuple[str, int] | tuple[str, int, int, int], flags: int
+    ) -> tuple[str, str]:
+        return await self._workers.call(socket.getnameinfo, sockaddr, flags)
 
 
 class Held(Generic[T]):

@@ -20,6 +20,9 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+import anyio.to_thread
+import attrs
+
 from trio_mq.blocking.portal import Call, Held, Portal
 from trio_mq.blocking.workers import Workers
 from trio_mq.client import world
@@ -47,9 +50,11 @@ class Twin(Generic[C]):
     def __enter__(self) -> Self:
         if self._portal is not None or self._closed:
             raise NotOpen(f"{self!r} was opened before; make a new one for each block")
-        here = world.current()
         self._pid = os.getpid()
         self._portal = Portal(f"trio-mq {type(self).__name__}")
+        here = world.current()
+        if here.in_thread is anyio.to_thread.run_sync:
+            here = attrs.evolve(here, in_thread=self._portal.workers.call)
         try:
             self._portal.start()
             self._held = Held(self._portal, _InWorld(self._client, here), self._waiting.end)
