@@ -110,7 +110,7 @@ async def test_tasks_end_with_their_block():
 @both
 async def test_an_error_of_the_block_leaves_as_itself():
     ended = []
-    with pytest.raises(LookupError, match="mine"):
+    with pytest.raises(LookupError, match="mine"):  # noqa: PT012
         async with background() as tasks:
             tasks.start_soon(wait, ended)
             await anyio.wait_all_tasks_blocked()
@@ -120,7 +120,7 @@ async def test_an_error_of_the_block_leaves_as_itself():
 
 @both
 async def test_an_error_of_a_task_ends_the_block_and_leaves_as_itself():
-    with pytest.raises(LookupError, match="task"):
+    with pytest.raises(LookupError, match="task"):  # noqa: PT012
         async with background() as outer, background() as inner:
             outer.start_soon(wait, [])
             inner.start_soon(fail, LookupError("task"))
@@ -134,7 +134,7 @@ async def test_errors_of_several_tasks_leave_together():
         raise error
 
     gate = anyio.Event()
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
         async with background() as tasks:
             tasks.start_soon(both_fail, gate, LookupError("one"))
             tasks.start_soon(both_fail, gate, ValueError("other"))
@@ -152,7 +152,7 @@ async def test_an_error_of_the_block_is_not_lost_behind_one_of_a_task(caplog):
         finally:
             raise ValueError("at the end")
 
-    with pytest.raises(LookupError, match="mine"):
+    with pytest.raises(LookupError, match="mine"):  # noqa: PT012
         async with background() as tasks:
             tasks.start_soon(fails_at_the_end)
             await anyio.wait_all_tasks_blocked()
@@ -201,7 +201,7 @@ async def test_together_waits_for_all():
 @both
 async def test_together_the_first_error_ends_the_others_and_leaves_as_itself():
     ended = []
-    with pytest.raises(LookupError, match="task"):
+    with pytest.raises(LookupError, match="task"):  # noqa: PT012
         async with together() as tasks:
             tasks.start_soon(wait, ended)
             await anyio.wait_all_tasks_blocked()
