@@ -7,8 +7,9 @@ they are first used: the broker, which needs none of them, starts faster.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from trio_mq import lazy
 
 if TYPE_CHECKING:
     from trio_mq.client.admin import Admin
@@ -48,42 +49,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Public names and where they are.
-_HOMES = {
-    "Admin": "client.admin",
-    "BrokerFailure": "errors",
-    "BrokersFailed": "errors",
-    "ClientError": "errors",
-    "ConfigError": "errors",
-    "Consumer": "client.consumer",
-    "Credentials": "client.options",
-    "HandlerError": "errors",
-    "Message": "client.messages",
-    "MessageQueue": "protocol.bodies",
-    "NoReply": "errors",
-    "NoRoute": "errors",
-    "NotOpen": "errors",
-    "Outcome": "client.messages",
-    "PeerRefused": "errors",
-    "PeerUnavailable": "errors",
-    "PendingSend": "client.pipeline",
-    "Pipeline": "client.pipeline",
-    "PoppedMessage": "client.popping",
-    "Producer": "client.producer",
-    "PullConsumer": "client.pullconsumer",
-    "ReceiptExpired": "errors",
-    "ReceivedMessage": "client.messages",
-    "SendFailed": "errors",
-    "SendReceipt": "client.messages",
-    "SendStatus": "client.messages",
-    "SimpleConsumer": "client.simple",
-    "Sql": "client.subscription",
-    "TransactionReceipt": "client.transactions",
-    "TransactionState": "client.transactions",
-    "TrioMQError": "errors",
-    "reply_to": "client.requests",
-}
-
 __all__ = [
     "Admin",
     "BrokerFailure",
@@ -120,15 +85,26 @@ __all__ = [
     "reply_to",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'trio_mq' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"trio_mq.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "client.admin": "Admin",
+        "client.consumer": "Consumer",
+        "client.messages": "Message Outcome ReceivedMessage SendReceipt SendStatus",
+        "client.options": "Credentials",
+        "client.pipeline": "PendingSend Pipeline",
+        "client.popping": "PoppedMessage",
+        "client.producer": "Producer",
+        "client.pullconsumer": "PullConsumer",
+        "client.requests": "reply_to",
+        "client.simple": "SimpleConsumer",
+        "client.subscription": "Sql",
+        "client.transactions": "TransactionReceipt TransactionState",
+        "errors": """
+            BrokerFailure BrokersFailed ClientError ConfigError HandlerError NoReply
+            NoRoute NotOpen PeerRefused PeerUnavailable ReceiptExpired SendFailed
+            TrioMQError
+        """,
+        "protocol.bodies": "MessageQueue",
+    },
+)

@@ -22,7 +22,7 @@ from tests.broker.support import (
 )
 from trio_mq.broker import filters as filtering
 from trio_mq.broker.filters import EVERYTHING, SQL_TYPE, Filters, MessageFilter
-from trio_mq.config.load import load
+from trio_mq.config.loading import load
 from trio_mq.errors import RequestRefused
 from trio_mq.protocol.bodies import CheckClientBody, SubscriptionData
 from trio_mq.protocol.codes import RequestCode, ResponseCode

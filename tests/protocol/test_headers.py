@@ -18,7 +18,7 @@ from trio_mq.protocol.names import wire_name
 
 CLASSES = {
     name: cls
-    for name in headers.__all__
+    for name in dir(headers)
     if isinstance(cls := getattr(headers, name), type) and attrs.has(cls)
 }
 

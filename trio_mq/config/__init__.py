@@ -6,12 +6,34 @@ subsystem takes its own part of it. A host and port pair is an :class:`Address` 
 
 from __future__ import annotations
 
-from trio_mq.config.addresses import Address, parse_address, parse_host
-from trio_mq.config.broker import BrokerSettings
-from trio_mq.config.load import Given, load
-from trio_mq.config.nameserver import NameServerSettings
-from trio_mq.config.settings import Notice, Settings
-from trio_mq.config.store import FlushDiskType, StoreSettings
+from typing import TYPE_CHECKING
+
+from trio_mq import lazy
+
+if TYPE_CHECKING:
+    from trio_mq.config.addresses import (
+        Address,
+        parse_address,
+        parse_host,
+    )
+    from trio_mq.config.broker import (
+        BrokerSettings,
+    )
+    from trio_mq.config.loading import (
+        Given,
+        load,
+    )
+    from trio_mq.config.nameserver import (
+        NameServerSettings,
+    )
+    from trio_mq.config.settings import (
+        Notice,
+        Settings,
+    )
+    from trio_mq.config.store import (
+        FlushDiskType,
+        StoreSettings,
+    )
 
 __all__ = [
     "Address",
@@ -26,3 +48,15 @@ __all__ = [
     "parse_address",
     "parse_host",
 ]
+
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "addresses": "Address parse_address parse_host",
+        "broker": "BrokerSettings",
+        "loading": "Given load",
+        "nameserver": "NameServerSettings",
+        "settings": "Notice Settings",
+        "store": "FlushDiskType StoreSettings",
+    },
+)

@@ -2,7 +2,7 @@
 its meaning.
 
 Called by the modules of this package that declare settings; read back by
-:mod:`trio_mq.config.load`, ``config show`` and the generator of the reference page.
+:mod:`trio_mq.config.loading`, ``config show`` and the generator of the reference page.
 """
 
 from __future__ import annotations

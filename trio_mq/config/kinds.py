@@ -1,7 +1,7 @@
 """What values a setting may have: one :class:`Kind` knows how to read, write and explain them.
 
 In: the text of a value, blanks already cut. Out: a typed value, or a ValueError that says what is
-wrong with it. Called by :mod:`trio_mq.config.load`, which adds the key and the place. Values follow
+wrong with it. Called by :mod:`trio_mq.config.loading`, which adds the key and the place. Values follow
 Java's types, so that a file means the same to Apache's broker (``int`` has 32 bits, ``long`` 64).
 """
 

@@ -1,6 +1,6 @@
 """What Apache RocketMQ 5.4.0 has settings for, beyond those that we act on.
 
-Called by :mod:`trio_mq.config.load` for keys that are not ours: to say "known, not used" instead of
+Called by :mod:`trio_mq.config.loading` for keys that are not ours: to say "known, not used" instead of
 "unknown", to check the type of the value all the same, and to refuse the few that change what a
 broker promises. The table ``apache-5.4.0.txt`` was read off the released jars (BrokerConfig,
 MessageStoreConfig, NamesrvConfig, NettyServerConfig, NettyClientConfig, AuthConfig).

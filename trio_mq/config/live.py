@@ -17,7 +17,7 @@ import attrs
 
 from trio_mq.config import properties
 from trio_mq.config.known import apache_keys
-from trio_mq.config.load import info_of, nearest
+from trio_mq.config.loading import info_of, nearest
 from trio_mq.config.settings import SettingInfo, Settings
 from trio_mq.errors import ConfigError
 

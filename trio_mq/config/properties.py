@@ -1,7 +1,7 @@
 """Java properties text to (key, value, line) entries.
 
 In: the bytes of a file such as Apache's ``broker.conf``. Out: its entries in file order, each with
-the number of the line it starts on. Called by :mod:`trio_mq.config.load`. The syntax is the one of
+the number of the line it starts on. Called by :mod:`trio_mq.config.loading`. The syntax is the one of
 ``java.util.Properties.load``: comments, ``=``, ``:`` or a blank between key and value, continued
 lines, escapes. Three things are kinder than Java: a byte order mark is skipped, UTF-8 is read as
 such, and blanks after a value are cut (Java keeps them, which turns ``true`` followed by a blank

@@ -1,7 +1,7 @@
 """All settings of a process in one frozen value, and the catalogue of them.
 
 Out: :class:`Settings`, of which each subsystem gets its own part at the start; only
-:mod:`trio_mq.config.live` changes some of it later. Made by :func:`trio_mq.config.load.load`, or directly in tests.
+:mod:`trio_mq.config.live` changes some of it later. Made by :func:`trio_mq.config.loading.load`, or directly in tests.
 """
 
 from __future__ import annotations

@@ -5,73 +5,77 @@ Use: ``bodies.decode(bodies.HeartbeatData, command.body)`` and ``bodies.encode(v
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from trio_mq import lazy
 from trio_mq.protocol.jsondialect import MessageQueue
 
-from .client import (
-    BatchAck,
-    BatchAckBody,
-    CheckClientBody,
-    Connection,
-    ConsumeFromWhere,
-    ConsumeMessageDirectlyResult,
-    ConsumerConnection,
-    ConsumerData,
-    ConsumerIdList,
-    ConsumerRunningInfo,
-    ConsumeType,
-    HeartbeatData,
-    LockBatchBody,
-    LockBatchReplyBody,
-    MessageModel,
-    MessageQueueAssignment,
-    ProducerConnection,
-    ProducerData,
-    ProducerInfo,
-    ProducerTableInfo,
-    QueryAssignmentBody,
-    QueryAssignmentReplyBody,
-    SetMessageRequestModeBody,
-    SubscriptionData,
-)
-from .compressed import decode_compressed
-from .converter import decode, encode, structure, unstructure
-from .route import (
-    BrokerData,
-    BrokerMemberGroup,
-    ClusterInfo,
-    GetBrokerMemberGroupReplyBody,
-    KVTable,
-    QueueData,
-    TopicList,
-    TopicRouteData,
-)
-from .stats import (
-    BrokerStatsData,
-    BrokerStatsItem,
-    ConsumeQueueData,
-    ConsumeStats,
-    ConsumeStatsList,
-    ConsumeTimeSpanBody,
-    GroupForbidden,
-    GroupList,
-    OffsetWrapper,
-    QueryConsumeQueueReplyBody,
-    QuerySubscriptionReplyBody,
-    QueueTimeSpan,
-    TopicOffset,
-    TopicStatsTable,
-)
-from .tables import (
-    ConsumerOffsetWrapper,
-    ConsumerStatusBody,
-    DataVersion,
-    RegisterBrokerBody,
-    ResetOffsetBody,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-)
+if TYPE_CHECKING:
+    from .client import (
+        BatchAck,
+        BatchAckBody,
+        CheckClientBody,
+        Connection,
+        ConsumeFromWhere,
+        ConsumeMessageDirectlyResult,
+        ConsumerConnection,
+        ConsumerData,
+        ConsumerIdList,
+        ConsumerRunningInfo,
+        ConsumeType,
+        HeartbeatData,
+        LockBatchBody,
+        LockBatchReplyBody,
+        MessageModel,
+        MessageQueueAssignment,
+        ProducerConnection,
+        ProducerData,
+        ProducerInfo,
+        ProducerTableInfo,
+        QueryAssignmentBody,
+        QueryAssignmentReplyBody,
+        SetMessageRequestModeBody,
+        SubscriptionData,
+    )
+    from .compressed import decode_compressed
+    from .converter import decode, encode, structure, unstructure
+    from .route import (
+        BrokerData,
+        BrokerMemberGroup,
+        ClusterInfo,
+        GetBrokerMemberGroupReplyBody,
+        KVTable,
+        QueueData,
+        TopicList,
+        TopicRouteData,
+    )
+    from .stats import (
+        BrokerStatsData,
+        BrokerStatsItem,
+        ConsumeQueueData,
+        ConsumeStats,
+        ConsumeStatsList,
+        ConsumeTimeSpanBody,
+        GroupForbidden,
+        GroupList,
+        OffsetWrapper,
+        QueryConsumeQueueReplyBody,
+        QuerySubscriptionReplyBody,
+        QueueTimeSpan,
+        TopicOffset,
+        TopicStatsTable,
+    )
+    from .tables import (
+        ConsumerOffsetWrapper,
+        ConsumerStatusBody,
+        DataVersion,
+        RegisterBrokerBody,
+        ResetOffsetBody,
+        SubscriptionGroupConfig,
+        SubscriptionGroupWrapper,
+        TopicConfig,
+        TopicConfigSerializeWrapper,
+    )
 
 __all__ = [
     "BatchAck",
@@ -136,3 +140,32 @@ __all__ = [
     "structure",
     "unstructure",
 ]
+
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "compressed": "decode_compressed",
+        "converter": "decode encode structure unstructure",
+        "client": """
+            BatchAck BatchAckBody CheckClientBody Connection ConsumeFromWhere
+            ConsumeMessageDirectlyResult ConsumerConnection ConsumerData ConsumerIdList
+            ConsumerRunningInfo ConsumeType HeartbeatData LockBatchBody LockBatchReplyBody
+            MessageModel MessageQueueAssignment ProducerConnection ProducerData ProducerInfo
+            ProducerTableInfo QueryAssignmentBody QueryAssignmentReplyBody SetMessageRequestModeBody
+            SubscriptionData
+        """,
+        "route": """
+            BrokerData BrokerMemberGroup ClusterInfo GetBrokerMemberGroupReplyBody KVTable QueueData
+            TopicList TopicRouteData
+        """,
+        "stats": """
+            BrokerStatsData BrokerStatsItem ConsumeQueueData ConsumeStats ConsumeStatsList
+            ConsumeTimeSpanBody GroupForbidden GroupList OffsetWrapper QueryConsumeQueueReplyBody
+            QuerySubscriptionReplyBody QueueTimeSpan TopicOffset TopicStatsTable
+        """,
+        "tables": """
+            ConsumerOffsetWrapper ConsumerStatusBody DataVersion RegisterBrokerBody ResetOffsetBody
+            SubscriptionGroupConfig SubscriptionGroupWrapper TopicConfig TopicConfigSerializeWrapper
+        """,
+    },
+)

@@ -7,119 +7,131 @@ Names are the peers' without ``Header``; a ``...ResponseHeader`` is a ``...Reply
 
 from __future__ import annotations
 
-from .admin import (
-    CreateTopicRequest,
-    DeleteSubscriptionGroupRequest,
-    DeleteTopicRequest,
-    GetAllSubscriptionGroupReply,
-    GetAllSubscriptionGroupRequest,
-    GetAllTopicConfigReply,
-    GetAllTopicConfigRequest,
-    GetBrokerConfigReply,
-    GetConsumeStatsInBrokerRequest,
-    GetConsumeStatsRequest,
-    GetSubscriptionGroupConfigRequest,
-    GetTopicConfigRequest,
-    GetTopicStatsInfoRequest,
-    QueryConsumeTimeSpanRequest,
-    QuerySubscriptionByConsumerRequest,
-    QueryTopicConsumeByWhoRequest,
-    QueryTopicsByConsumerRequest,
-    ResetMasterFlushOffsetRequest,
-    UpdateGroupForbiddenRequest,
-    ViewBrokerStatsDataRequest,
-)
+from typing import TYPE_CHECKING
+
+from trio_mq import lazy
+
 from .core import I32, I64, decode, encode
-from .heartbeat import (
-    ConsumeMessageDirectlyResultRequest,
-    GetConsumerConnectionListRequest,
-    GetConsumerListByGroupRequest,
-    GetConsumerRunningInfoRequest,
-    GetProducerConnectionListRequest,
-    HeartbeatReply,
-    HeartbeatRequest,
-    NotifyConsumerIdsChangedRequest,
-    UnregisterClientRequest,
-)
-from .lock import LockBatchMqRequest, UnlockBatchMqRequest
-from .offset import (
-    BoundaryType,
-    CloneGroupOffsetRequest,
-    GetConsumerStatusRequest,
-    GetEarliestMsgStoretimeReply,
-    GetEarliestMsgStoretimeRequest,
-    GetMaxOffsetReply,
-    GetMaxOffsetRequest,
-    GetMinOffsetReply,
-    GetMinOffsetRequest,
-    QueryConsumerOffsetReply,
-    QueryConsumerOffsetRequest,
-    QueryCorrectionOffsetRequest,
-    ResetOffsetRequest,
-    SearchOffsetReply,
-    SearchOffsetRequest,
-    UpdateConsumerOffsetRequest,
-)
-from .pop import (
-    AckMessageRequest,
-    ChangeInvisibleTimeReply,
-    ChangeInvisibleTimeRequest,
-    NotificationReply,
-    NotificationRequest,
-    PeekMessageRequest,
-    PollingInfoReply,
-    PollingInfoRequest,
-    PopMessageReply,
-    PopMessageRequest,
-)
-from .pull import PullMessageReply, PullMessageRequest
-from .query import (
-    QueryConsumeQueueRequest,
-    QueryMessageReply,
-    QueryMessageRequest,
-    ViewMessageRequest,
-)
-from .registration import (
-    BrokerHeartbeatRequest,
-    ExchangeHAInfoReply,
-    ExchangeHAInfoRequest,
-    GetBrokerMemberGroupRequest,
-    NotifyMinBrokerIdChangeRequest,
-    QueryDataVersionReply,
-    QueryDataVersionRequest,
-    RegisterBrokerReply,
-    RegisterBrokerRequest,
-    UnRegisterBrokerRequest,
-)
-from .route import (
-    AddWritePermOfBrokerReply,
-    AddWritePermOfBrokerRequest,
-    DeleteKVConfigRequest,
-    DeleteTopicFromNamesrvRequest,
-    GetKVConfigReply,
-    GetKVConfigRequest,
-    GetKVListByNamespaceRequest,
-    GetRouteInfoRequest,
-    GetTopicsByClusterRequest,
-    PutKVConfigRequest,
-    RegisterTopicRequest,
-    WipeWritePermOfBrokerReply,
-    WipeWritePermOfBrokerRequest,
-)
-from .send import (
-    ConsumerSendMsgBackRequest,
-    RecallMessageReply,
-    RecallMessageRequest,
-    ReplyMessageRequest,
-    SendMessageReply,
-    SendMessageRequest,
-    SendMessageRequestV2,
-)
-from .transaction import (
-    CheckTransactionStateRequest,
-    EndTransactionRequest,
-    ResumeCheckHalfMessageRequest,
-)
+
+if TYPE_CHECKING:
+    from .admin import (
+        CreateTopicRequest,
+        DeleteSubscriptionGroupRequest,
+        DeleteTopicRequest,
+        GetAllSubscriptionGroupReply,
+        GetAllSubscriptionGroupRequest,
+        GetAllTopicConfigReply,
+        GetAllTopicConfigRequest,
+        GetBrokerConfigReply,
+        GetConsumeStatsInBrokerRequest,
+        GetConsumeStatsRequest,
+        GetSubscriptionGroupConfigRequest,
+        GetTopicConfigRequest,
+        GetTopicStatsInfoRequest,
+        QueryConsumeTimeSpanRequest,
+        QuerySubscriptionByConsumerRequest,
+        QueryTopicConsumeByWhoRequest,
+        QueryTopicsByConsumerRequest,
+        ResetMasterFlushOffsetRequest,
+        UpdateGroupForbiddenRequest,
+        ViewBrokerStatsDataRequest,
+    )
+    from .heartbeat import (
+        ConsumeMessageDirectlyResultRequest,
+        GetConsumerConnectionListRequest,
+        GetConsumerListByGroupRequest,
+        GetConsumerRunningInfoRequest,
+        GetProducerConnectionListRequest,
+        HeartbeatReply,
+        HeartbeatRequest,
+        NotifyConsumerIdsChangedRequest,
+        UnregisterClientRequest,
+    )
+    from .lock import (
+        LockBatchMqRequest,
+        UnlockBatchMqRequest,
+    )
+    from .offset import (
+        BoundaryType,
+        CloneGroupOffsetRequest,
+        GetConsumerStatusRequest,
+        GetEarliestMsgStoretimeReply,
+        GetEarliestMsgStoretimeRequest,
+        GetMaxOffsetReply,
+        GetMaxOffsetRequest,
+        GetMinOffsetReply,
+        GetMinOffsetRequest,
+        QueryConsumerOffsetReply,
+        QueryConsumerOffsetRequest,
+        QueryCorrectionOffsetRequest,
+        ResetOffsetRequest,
+        SearchOffsetReply,
+        SearchOffsetRequest,
+        UpdateConsumerOffsetRequest,
+    )
+    from .pop import (
+        AckMessageRequest,
+        ChangeInvisibleTimeReply,
+        ChangeInvisibleTimeRequest,
+        NotificationReply,
+        NotificationRequest,
+        PeekMessageRequest,
+        PollingInfoReply,
+        PollingInfoRequest,
+        PopMessageReply,
+        PopMessageRequest,
+    )
+    from .pull import (
+        PullMessageReply,
+        PullMessageRequest,
+    )
+    from .query import (
+        QueryConsumeQueueRequest,
+        QueryMessageReply,
+        QueryMessageRequest,
+        ViewMessageRequest,
+    )
+    from .registration import (
+        BrokerHeartbeatRequest,
+        ExchangeHAInfoReply,
+        ExchangeHAInfoRequest,
+        GetBrokerMemberGroupRequest,
+        NotifyMinBrokerIdChangeRequest,
+        QueryDataVersionReply,
+        QueryDataVersionRequest,
+        RegisterBrokerReply,
+        RegisterBrokerRequest,
+        UnRegisterBrokerRequest,
+    )
+    from .route import (
+        AddWritePermOfBrokerReply,
+        AddWritePermOfBrokerRequest,
+        DeleteKVConfigRequest,
+        DeleteTopicFromNamesrvRequest,
+        GetKVConfigReply,
+        GetKVConfigRequest,
+        GetKVListByNamespaceRequest,
+        GetRouteInfoRequest,
+        GetTopicsByClusterRequest,
+        PutKVConfigRequest,
+        RegisterTopicRequest,
+        WipeWritePermOfBrokerReply,
+        WipeWritePermOfBrokerRequest,
+    )
+    from .send import (
+        ConsumerSendMsgBackRequest,
+        RecallMessageReply,
+        RecallMessageRequest,
+        ReplyMessageRequest,
+        SendMessageReply,
+        SendMessageRequest,
+        SendMessageRequestV2,
+    )
+    from .transaction import (
+        CheckTransactionStateRequest,
+        EndTransactionRequest,
+        ResumeCheckHalfMessageRequest,
+    )
 
 __all__ = [
     "I32",
@@ -223,3 +235,57 @@ __all__ = [
     "decode",
     "encode",
 ]
+
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "admin": """
+            CreateTopicRequest DeleteSubscriptionGroupRequest DeleteTopicRequest
+            GetAllSubscriptionGroupReply GetAllSubscriptionGroupRequest GetAllTopicConfigReply
+            GetAllTopicConfigRequest GetBrokerConfigReply GetConsumeStatsInBrokerRequest
+            GetConsumeStatsRequest GetSubscriptionGroupConfigRequest GetTopicConfigRequest
+            GetTopicStatsInfoRequest QueryConsumeTimeSpanRequest QuerySubscriptionByConsumerRequest
+            QueryTopicConsumeByWhoRequest QueryTopicsByConsumerRequest ResetMasterFlushOffsetRequest
+            UpdateGroupForbiddenRequest ViewBrokerStatsDataRequest
+        """,
+        "heartbeat": """
+            ConsumeMessageDirectlyResultRequest GetConsumerConnectionListRequest
+            GetConsumerListByGroupRequest GetConsumerRunningInfoRequest
+            GetProducerConnectionListRequest HeartbeatReply HeartbeatRequest
+            NotifyConsumerIdsChangedRequest UnregisterClientRequest
+        """,
+        "lock": "LockBatchMqRequest UnlockBatchMqRequest",
+        "offset": """
+            BoundaryType CloneGroupOffsetRequest GetConsumerStatusRequest
+            GetEarliestMsgStoretimeReply GetEarliestMsgStoretimeRequest GetMaxOffsetReply
+            GetMaxOffsetRequest GetMinOffsetReply GetMinOffsetRequest QueryConsumerOffsetReply
+            QueryConsumerOffsetRequest QueryCorrectionOffsetRequest ResetOffsetRequest
+            SearchOffsetReply SearchOffsetRequest UpdateConsumerOffsetRequest
+        """,
+        "pop": """
+            AckMessageRequest ChangeInvisibleTimeReply ChangeInvisibleTimeRequest NotificationReply
+            NotificationRequest PeekMessageRequest PollingInfoReply PollingInfoRequest
+            PopMessageReply PopMessageRequest
+        """,
+        "pull": "PullMessageReply PullMessageRequest",
+        "query": "QueryConsumeQueueRequest QueryMessageReply QueryMessageRequest ViewMessageRequest",
+        "registration": """
+            BrokerHeartbeatRequest ExchangeHAInfoReply ExchangeHAInfoRequest
+            GetBrokerMemberGroupRequest NotifyMinBrokerIdChangeRequest QueryDataVersionReply
+            QueryDataVersionRequest RegisterBrokerReply RegisterBrokerRequest
+            UnRegisterBrokerRequest
+        """,
+        "route": """
+            AddWritePermOfBrokerReply AddWritePermOfBrokerRequest DeleteKVConfigRequest
+            DeleteTopicFromNamesrvRequest GetKVConfigReply GetKVConfigRequest
+            GetKVListByNamespaceRequest GetRouteInfoRequest GetTopicsByClusterRequest
+            PutKVConfigRequest RegisterTopicRequest WipeWritePermOfBrokerReply
+            WipeWritePermOfBrokerRequest
+        """,
+        "send": """
+            ConsumerSendMsgBackRequest RecallMessageReply RecallMessageRequest ReplyMessageRequest
+            SendMessageReply SendMessageRequest SendMessageRequestV2
+        """,
+        "transaction": "CheckTransactionStateRequest EndTransactionRequest ResumeCheckHalfMessageRequest",
+    },
+)

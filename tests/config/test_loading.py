@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trio_mq.config import Address, FlushDiskType, Given, Settings, load
-from trio_mq.config.load import nearest
+from trio_mq.config.loading import nearest
 from trio_mq.errors import ConfigError
 
 
