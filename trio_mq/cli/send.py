@@ -41,7 +41,10 @@ SEND: Final = (
     Option("TOPIC", "Name of the topic."),
     Option("BODY", "The body. [default: what --file or stdin holds]", optional=True),
     Option("--file", "Read from a file and not from stdin.", "FILE"),
-    Option("--lines", "Send one message for each line that is not empty."),
+    Option(
+        "--lines",
+        "Send one message for each line that is not empty; in order with --sharding-key or --queue.",
+    ),
     Option(
         "--message-lines",
         "Send one message for each line of JSON, as `consume --json` and `store export` write them.",
@@ -116,7 +119,11 @@ async def _send_many(
                         count += 1
                         if line:
                             message = _made(make, line, count)
-                            await put.send(await pipeline.send(message, queue=queue))
+                            pending = await pipeline.send(message, queue=queue)
+                            if queue is not None or message.sharding_key is not None:
+                                # Apache's brokers store what is on its way at one time in any order.
+                                await pending
+                            await put.send(pending)
 
             nursery.start_soon(read)
             async for pending in take:

@@ -67,11 +67,11 @@ def test_a_member_of_a_group_goes_on_where_it_was(cluster):
 def test_lines_and_message_lines(cluster, tmp_path):
     topic, copy, file = cluster.topic(1), cluster.topic(1), tmp_path / "lines"
     file.write_text("".join(f"line {number}\n" for number in range(200)))
-    result = run("send", topic, "--lines", "--file", str(file), "--key", "k", "--property", "a=b")
+    result = run("send", topic, "--lines", "--file", str(file), "--key", "k", "--queue", "b1:0")
     assert (result.code, result.err) == (0, "note: 200 messages sent\n")
     wait_for(lambda: found("topic", "stats", topic)["messages"] == 200, "all are in their queue")
     file.write_text(well("consume", topic, "--json"))
-    assert run("send", copy, "--message-lines", "--file", str(file)).code == 0
+    assert run("send", copy, "--message-lines", "--file", str(file), "--queue", "b1:0").code == 0
     wait_for(lambda: found("topic", "stats", copy)["messages"] == 200, "all are in their queue")
     assert well("consume", copy, "--format", "body") == "".join(f"line {n}\n" for n in range(200))
 
