@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -29,6 +30,16 @@ def test_calls_after_the_end_are_refused(portal) -> None:
     with pytest.raises(NotOpen):
         portal.call(trio.lowlevel.checkpoint)
     portal.close()
+
+
+def test_in_another_process_nothing_of_it_works_and_nothing_waits(portal, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(NotOpen, match="from which this one was forked"):
+            portal.call(trio.lowlevel.checkpoint)
+        portal.stop_soon()
+        portal.close()
+    portal.call(trio.lowlevel.checkpoint)
 
 
 def test_exceptions_of_all_kinds_come_back(portal) -> None:

@@ -9,6 +9,7 @@ in a forked child would wait for a thread that the child does not have.
 from __future__ import annotations
 
 import functools
+import os
 import queue
 import socket
 import threading  # noqa: TID251  (plain threads are what this package is for)
@@ -80,6 +81,7 @@ class Portal:
     """A thread with an event loop, from :meth:`start` to :meth:`close`."""
 
     def __init__(self, name: str) -> None:
+        self._pid = os.getpid()
         self._begun: Future[trio.lowlevel.TrioToken] = Future()
         self._stop = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -94,7 +96,11 @@ class Portal:
         self._begun.result()
 
     def submit(self, function: Callable[[], Awaitable[T]]) -> Call[T]:
-        """Start a coroutine. NotOpen after the end, ClientError inside the portal's own thread."""
+        """Start a coroutine. NotOpen after the end and in a forked child, ClientError in the portal's own thread."""
+        if self.is_inherited:
+            raise NotOpen(
+                f"this client belongs to process {self._pid}, from which this one was forked; open a new one here"
+            )
         if threading.get_ident() == self._thread.ident:
             raise ClientError(
                 "a blocking client was used by a function that it calls inside its own thread, which would wait "
@@ -108,18 +114,24 @@ class Portal:
             raise NotOpen(_CLOSED) from None
         return call
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether its thread is in another process, from which this one was forked."""
+        return self._pid != os.getpid()
+
     def call(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine to its end and give its result."""
         return self.submit(function).result()
 
     def stop_soon(self) -> None:
-        """Cancel all that runs and let the thread end; does not wait."""
-        with suppress(trio.RunFinishedError):
-            self._begun.result().run_sync_soon(self._stop.set)
+        """Cancel all that runs and let the thread end; does not wait. Does nothing in a forked child."""
+        if not self.is_inherited:
+            with suppress(trio.RunFinishedError):
+                self._begun.result().run_sync_soon(self._stop.set)
 
     def close(self) -> None:
         """The same, and wait for the thread's end. Does nothing when it was never started."""
-        if self._thread.ident is not None:
+        if self._thread.ident is not None and not self.is_inherited:
             self.stop_soon()
             self._thread.join()
             self.workers.close()
@@ -135,11 +147,12 @@ class Portal:
 
     async def _main(self) -> None:
         trio.socket.set_custom_hostname_resolver(_Resolver(self.workers))
-        async with trio.open_nursery() as self._nursery:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             self._begun.set_result(trio.lowlevel.current_trio_token())
             await self._stop.wait()
-            self._nursery.cancel_scope.cancel()
-        self._nursery = None
+            self._nursery = None
+            nursery.cancel_scope.cancel()
 
     def _begin(self, call: Call[T]) -> None:
         if self._nursery is None:
@@ -165,7 +178,8 @@ def call_with_function(
 
         def run() -> None:
             settle(outcome, functools.partial(function, argument))
-            token.run_sync_soon(done.set)
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(done.set)
 
         work.put(run)
         await done.wait()
@@ -232,6 +246,8 @@ class Held(Generic[T]):
         self._life = self._portal.submit(self._hold)
         try:
             return self._entered.result()
+        except CancelledError:
+            raise NotOpen(_CLOSED) from None
         except BaseException:
             self._life.cancel()
             raise

@@ -12,7 +12,6 @@ anything; new ones can be opened.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -42,7 +41,6 @@ class Twin(Generic[C]):
         self._client = client
         self._portal: Portal | None = None
         self._held: Held[C] | None = None
-        self._pid = 0
         self._closed = False
         self._waiting = _Waiting()
         self._workers: list[Workers] = []
@@ -50,7 +48,6 @@ class Twin(Generic[C]):
     def __enter__(self) -> Self:
         if self._portal is not None or self._closed:
             raise NotOpen(f"{self!r} was opened before; make a new one for each block")
-        self._pid = os.getpid()
         self._portal = Portal(f"trio-mq {type(self).__name__}")
         here = world.current()
         if here.in_thread is anyio.to_thread.run_sync:
@@ -74,7 +71,7 @@ class Twin(Generic[C]):
         if self._closed:
             return
         self._closed = True
-        if self._portal is None or self._held is None or self._pid != os.getpid():
+        if self._portal is None or self._held is None or self._portal.is_inherited:
             return
         try:
             # The error of the block is its own affair: a client ends in the same way with one and without.
@@ -86,29 +83,25 @@ class Twin(Generic[C]):
                 workers.close()
 
     def __del__(self) -> None:
-        is_open = getattr(self, "_portal", None) is not None and not self._closed
-        if is_open and self._pid == os.getpid() and not sys.is_finalizing():
-            assert self._portal is not None
-            self._portal.stop_soon()
-            warnings.warn(
-                f"{self!r} was dropped inside its `with` block",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
+        portal: Portal | None = getattr(self, "_portal", None)
+        if portal is None or self._closed or portal.is_inherited or sys.is_finalizing():
+            return
+        portal.stop_soon()
+        warnings.warn(
+            f"{self!r} was dropped inside its `with` block",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     def __repr__(self) -> str:
         return f"<trio_mq.blocking.{type(self).__name__} for {self._client!r}>"
 
     def _check_open(self) -> Portal:
-        """The portal; NotOpen outside the block, and in a forked child."""
+        """The portal; NotOpen outside the block."""
         if self._portal is None or self._closed:
             how = "is closed" if self._closed else "is not open yet"
             raise NotOpen(f"{self!r} {how}: use it inside its `with` block")
-        if self._pid != os.getpid():
-            raise NotOpen(
-                f"{self!r} belongs to process {self._pid}, from which this one was forked; open a new one here"
-            )
         return self._portal
 
     def _threads(self, most: int) -> Workers:
@@ -131,10 +124,8 @@ class Twin(Generic[C]):
 
     def _settle(self, function: Callable[[], Awaitable[object]], /) -> None:
         """Say what becomes of a message; also while the client closes and waits for just that."""
-        if self._portal is None or self._pid != os.getpid():
-            self._check_open()
-        else:
-            self._portal.call(function)
+        portal = self._portal or self._check_open()
+        portal.call(function)
 
     def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
         """As `_call`, for what may wait without an end: the end of the block ends it, with NotOpen."""
