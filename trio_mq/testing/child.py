@@ -2,7 +2,8 @@
 
 In: the folder of the store, settings, and requests on standard input, one JSON object a line. Out: a line that says
 that it is ready, then one for each request; the log goes to standard error. Started by :mod:`.process` through
-:mod:`.serve`; told to add or take off faults and to make topics.
+:mod:`.serve`; told to add or take off faults, to make topics and to
+forget them.
 
 It ends at once when its standard input does or its parent has gone, and leaves the store as it is: nothing of a test
 has to last. A start that fails ends with the exit code of its error.
@@ -31,7 +32,7 @@ from trio_mq.testing.faults import Rule, RuleBook
 from trio_mq.testing.faulty import FaultyNetwork
 from trio_mq.testing.scratch import ScratchDisk
 from trio_mq.testing.settings import settings_of
-from trio_mq.testing.topics import create_topic
+from trio_mq.testing.topics import create_topic, forget
 
 log = logging.getLogger("trio_mq.testing")
 
@@ -80,6 +81,8 @@ class Control:
             self._book.remove(asked["number"])
         elif what == "clear":
             self._book.clear()
+        elif what == "forget":
+            await forget(self._broker, asked["topics"], asked["groups"])
         else:
             assert what == "topic", what
             await create_topic(self._broker, asked["name"], asked["queues"])

@@ -55,6 +55,8 @@ class BrokerProcess:
         self._store = folder / "store"
         self._lock = threading.Lock()
         self._read = bytearray()
+        self._topics: list[str] = []
+        self._groups: list[str] = []
         given = [f"{key}={value}" for key, value in (settings or {}).items()]
         self._process = self._started([str(self._store), *given])
         try:
@@ -100,6 +102,19 @@ class BrokerProcess:
     def create_topic(self, name: str, queues: int = TOPIC_QUEUES) -> None:
         """Make a topic, so that consumers that start before the first send find it at once."""
         self.ask("topic", name=name, queues=queues)
+        self._topics.append(name)
+
+    def will_forget(self, group: str) -> None:
+        """Let the next :meth:`reset` delete a group that clients make."""
+        self._groups.append(group)
+
+    def reset(self) -> None:
+        """Between two tests: take off all faults, delete topics that were made here, and groups with all they have."""
+        self.ask("clear")
+        if self._topics or self._groups:
+            topics, self._topics = self._topics, []
+            groups, self._groups = self._groups, []
+            self.ask("forget", topics=topics, groups=groups)
 
     def ask(self, what: str, **fields: Any) -> Any:
         """Let the child do something; what it answers. PeerUnavailable when it does not."""

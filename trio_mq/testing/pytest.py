@@ -190,11 +190,16 @@ def rocketmq_topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def rocketmq_group() -> str:
+def rocketmq_group(request: pytest.FixtureRequest) -> str:
     """The name of a group that nobody else has; a client makes it."""
     from trio_mq.testing.broker import fresh
 
-    return fresh("group")
+    group = fresh("group")
+    if plan_of(request).mode == "subprocess":
+        request.getfixturevalue("_rocketmq_subprocess")
+        processes: BrokerPool = request.getfixturevalue("_rocketmq_processes")
+        processes.get(plan_of(request).settings).will_forget(group)
+    return group
 
 
 @pytest.fixture
@@ -225,7 +230,7 @@ def _rocketmq_subprocess(
     yield process.broker
     with _without_traceback():
         process.check()
-    process.broker.faults.clear()
+        process.reset()
 
 
 @contextmanager

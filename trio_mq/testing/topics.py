@@ -1,10 +1,14 @@
-"""A topic made over the wire, at a broker of a test.
+"""Topics and groups of one test, made and deleted over the wire.
 
-In: the broker's address, a name, a number of queues. Out: the topic, known to the broker and to its name server. Called
-by the pytest plugin in process, and by the process of a broker (:mod:`.serve`) for all other tests.
+In: the address of a broker, names. Out: a topic that the broker and its name server know; or nothing that is left of a
+test. Called by the pytest plugin in process, and by the process of a broker (:mod:`.child`) for all other tests.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
 
 from trio_mq.client import world
 from trio_mq.config import parse_address
@@ -33,3 +37,30 @@ async def create_topic(address: str, name: str, queues: int) -> None:
     if reply.code != ResponseCode.SUCCESS:
         what = f"topic {name}"
         raise PeerRefused(reply.code, reply.remark, address=address, what=what)
+
+
+async def forget(address: str, topics: Sequence[str], groups: Sequence[str]) -> None:
+    """Delete topics, and groups with their retry topics and positions; what is not there is left out.
+
+    A broker writes all of its topics with every change, so that a run of thousands of tests, each with some of its own,
+    would get slower with each. All requests go out together: the broker saves once for all of them.
+    """
+    own = [f"{prefix}{group}" for group in groups for prefix in ("%RETRY%", "%DLQ%")]
+    commands = [
+        Command(
+            RequestCode.DELETE_TOPIC_IN_BROKER, headers.encode(headers.DeleteTopicRequest(topic))
+        )
+        for topic in (*topics, *own)
+    ] + [
+        Command(
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+            headers.encode(headers.DeleteSubscriptionGroupRequest(group, clean_offset=True)),
+        )
+        for group in groups
+    ]
+    async with (
+        open_pool(connect=world.current().connect) as pool,
+        anyio.create_task_group() as deleting,
+    ):
+        for command in commands:
+            deleting.start_soon(pool.call, parse_address(address), command)
