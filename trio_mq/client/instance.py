@@ -282,7 +282,11 @@ class Instance:
                 link = self._pool.living_link(address)
                 if link is not None:
                     self._greeted[address] = link
-            except (PeerUnavailable, PeerRefused, ProtocolError) as error:
+            except PeerUnavailable as error:
+                log.warning("heartbeat failed, the next one comes by itself: %s", error)
+                # Without an answer the connection is half-open, most likely: pulls would wait for nobody over it.
+                await self._pool.drop(address)
+            except (PeerRefused, ProtocolError) as error:
                 log.warning("heartbeat failed, the next one comes by itself: %s", error)
 
     def _linked(self, link: Link) -> None:
