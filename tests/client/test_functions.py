@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading  # noqa: TID251
 
+import anyio
 import pytest
 
 from tests.backends import both
@@ -57,6 +58,15 @@ async def test_plain_functions_run_in_a_thread() -> None:
 @both
 async def test_a_coroutine_that_a_plain_function_makes_is_awaited_here() -> None:
     assert await called(lambda n: coroutine(n), 5) == (5, threading.current_thread())
+
+
+@both
+async def test_a_plain_function_that_does_not_end_holds_up_nobody() -> None:
+    end = threading.Event()
+    with anyio.move_on_after(0.05) as scope:
+        await called(end.wait)
+    end.set()
+    assert scope.cancelled_caught
 
 
 @both

@@ -29,12 +29,16 @@ def is_async(function: Callable[..., object]) -> bool:
 async def called(
     function: Callable[P, Awaitable[T] | T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Call it where it belongs. A plain function that was started runs to its end, whatever is cancelled."""
+    """Call it where it belongs. When cancelled, a plain function runs on unheard: nothing can stop it, and a client
+    that is left must not wait for it without an end.
+    """
     if is_async(function):
         result = function(*args, **kwargs)
     else:
         # In a tuple: Trio takes a coroutine that comes out of a thread for a mistake.
-        (result,) = await anyio.to_thread.run_sync(lambda: (function(*args, **kwargs),))
+        (result,) = await anyio.to_thread.run_sync(
+            lambda: (function(*args, **kwargs),), abandon_on_cancel=True
+        )
     if inspect.isawaitable(result):
         return await result
     return result
