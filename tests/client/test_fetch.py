@@ -43,7 +43,8 @@ class Script:
         self.answers = list(answers)
 
     def __call__(self, asked):
-        return self.answers.pop(0) if self.answers else None
+        answer = self.answers.pop(0) if self.answers else None
+        return answer() if callable(answer) else answer
 
 
 @attrs.define(eq=False)
@@ -213,7 +214,7 @@ async def test_a_paused_queue_is_not_pulled(autojump_clock):
         assert queue.count == 1
 
 
-async def test_what_comes_for_a_dropped_queue_is_forgotten(autojump_clock):
+async def test_a_pull_task_ends_with_its_queue(autojump_clock):
     queue = ProcessQueue(QUEUE, 7)
     async with pulling(queue=queue) as it:
         queue.pause()
@@ -221,7 +222,18 @@ async def test_what_comes_for_a_dropped_queue_is_forgotten(autojump_clock):
         queue.drop()
         await wait_all_tasks_blocked()
         assert it.moved == [None]
-        assert it.delivered == []
+
+
+async def test_what_comes_for_a_dropped_queue_is_forgotten(autojump_clock):
+    queue = ProcessQueue(QUEUE, 7)
+
+    def lost_meanwhile():
+        queue.drop()
+        return found(7, 8)
+
+    async with pulling(lost_meanwhile, queue=queue) as it:
+        assert it.moved == [None]
+        assert (it.delivered, queue.count, queue.position) == ([], 0, 7)
 
 
 async def test_a_broker_that_moved_is_found_over_a_fresh_route(autojump_clock):
