@@ -11,10 +11,13 @@ import pytest
 LIMIT_S = 60
 
 
-def both(test=None, *, limit_s: float = LIMIT_S):
-    """Run an async test under either backend; its fixtures are plain ones. ``@both`` or ``@both(limit_s=120)``."""
+def both(test=None, *, limit_s: float = LIMIT_S, backends=("trio", "asyncio")):
+    """Run an async test under either backend; its fixtures are plain ones. ``@both`` or ``@both(limit_s=120)``.
+
+    A slow test of what does not differ between them may name one of the `backends`.
+    """
     if test is None:
-        return functools.partial(both, limit_s=limit_s)
+        return functools.partial(both, limit_s=limit_s, backends=backends)
 
     @functools.wraps(test)
     def run(*args, backend, **kwargs):
@@ -30,7 +33,7 @@ def both(test=None, *, limit_s: float = LIMIT_S):
         inspect.Parameter("backend", inspect.Parameter.KEYWORD_ONLY),
     ]
     run.__signature__ = signature.replace(parameters=parameters)
-    return pytest.mark.parametrize("backend", ["trio", "asyncio"])(run)
+    return pytest.mark.parametrize("backend", backends)(run)
 
 
 async def until(condition, limit_s: float = 20.0) -> None:
