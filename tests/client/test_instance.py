@@ -328,6 +328,7 @@ async def test_cancelled_while_a_name_server_is_silent(autojump_clock):
         assert trio.current_time() - (scope.deadline - 0.5) < 2.2
 
 
+@pytest.mark.slow
 async def test_open_and_close_a_thousand_times_leaks_nothing(autojump_clock):
     names = Scripted()
     network = MemoryNetwork()
