@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pytest
 
@@ -82,7 +82,7 @@ _plan_key: pytest.StashKey[Plan] = pytest.StashKey()
 
 
 def plan_of(request: pytest.FixtureRequest) -> Plan:
-    """What the test of a fixture gets; UsageError for what does not go together.
+    """What the test of a fixture gets; a failure for what does not go together.
 
     Decided once, before the test runs: its function is another one then.
     """
@@ -102,7 +102,7 @@ def _plan(request: pytest.FixtureRequest) -> Plan:
     for mark in reversed(list(request.node.iter_markers("rocketmq"))):
         unknown = set(mark.kwargs) - {"mode", "settings", "queues"}
         if mark.args or unknown or mark.kwargs.get("mode", "auto") not in MODES:
-            raise pytest.UsageError(
+            _refuse(
                 f"{request.node.nodeid}: {mark} is wrong; rocketmq takes mode={' | '.join(MODES)}, "
                 f"settings={{...}}, queues=number"
             )
@@ -112,6 +112,10 @@ def _plan(request: pytest.FixtureRequest) -> Plan:
     preferred = config.getoption("rocketmq_mode", None) or config.getini("rocketmq_mode")
     mode = _mode(request, runner, marked.get("mode"), preferred)
     return Plan(mode, runner, settings, marked.get("queues", QUEUES))
+
+
+def _refuse(text: str) -> NoReturn:
+    pytest.fail(text, pytrace=False)
 
 
 def _texts(settings: Mapping[str, object]) -> dict[str, str]:
@@ -135,7 +139,7 @@ def _runner(request: pytest.FixtureRequest) -> str:
         return "anyio"
     if node.get_closest_marker("asyncio"):
         return "asyncio"
-    raise pytest.UsageError(
+    _refuse(
         f"{node.nodeid} is async and nothing runs it: install pytest-trio, anyio or pytest-asyncio, and mark it "
         f"with trio, anyio or asyncio"
     )
@@ -145,12 +149,12 @@ def _mode(request: pytest.FixtureRequest, runner: str, marked: str | None, prefe
     """A marker is an order; an option is a wish, which tests that cannot fulfil it do not see."""
     on_trio, is_virtual = _time(request, runner)
     if marked == "inprocess" and not on_trio:
-        raise pytest.UsageError(
+        _refuse(
             f"{request.node.nodeid}: mode 'inprocess' is for tests on Trio (pytest-trio, or anyio with its Trio "
             f"backend); leave it out, or take 'subprocess'"
         )
     if marked == "subprocess" and is_virtual:
-        raise pytest.UsageError(
+        _refuse(
             f"{request.node.nodeid}: a broker in another process does not live in the virtual time of this test; "
             f"leave mode 'subprocess' out, or the mock clock"
         )
