@@ -106,7 +106,7 @@ async def test_a_queue_whose_start_is_unknown_is_tried_again_and_holds_up_nobody
         assert it.assigned.positions() == {Q1: 20}
         assert caplog.text.count("b1 is down") == 1
         it.starts[Q0] = 11
-        await trio.sleep(START_AGAIN_S)
+        await trio.sleep(2 * START_AGAIN_S)
         assert it.assigned.positions() == {Q0: 11, Q1: 20}
 
 
