@@ -46,12 +46,12 @@ async def send(cluster, *bodies, topic="T", at=None, **fields):
             await producer.send(message, queue=queues[number % len(queues)])
 
 
-async def gather(consumer, count, await_s=60.0):
-    """Messages of several receives."""
+async def gather(consumer, count, within_s=60.0):
+    """Messages of several receives. Not one long one: brokers with two kinds of retry topic look into one each time."""
     found = []
-    with trio.fail_after(await_s):
+    with trio.fail_after(within_s):
         while len(found) < count:
-            found += await consumer.receive(count - len(found), await_s=await_s)
+            found += await consumer.receive(count - len(found), await_s=5)
     return found
 
 
@@ -391,7 +391,7 @@ async def test_a_broker_whose_clock_is_ahead_is_consumed_without_hurry(one, auto
             assert bodies(await gather(consumer, 1)) == ["a"]
             calls = count_calls(consumer)
             assert await consumer.receive(await_s=10) == []
-            assert len(calls) < 60
+            assert len(calls) < 120  # twice each 0.2 s
 
 
 def count_calls(consumer):

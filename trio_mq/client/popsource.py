@@ -67,9 +67,8 @@ async def pop_forever(source: Source, inbox: Inbox, rules: PopRules) -> None:
             await inbox.wait()
             continue
         source.asking = Asking.NEWS if turn.poll_s else Asking.STOCK
-        began_s = anyio.current_time()
         try:
-            got_any = await _pop(source, turn, inbox, rules)
+            is_idle = await _ask(source, turn, inbox, rules)
         except _FAILURES as error:
             failures += 1
             if failures == 1:
@@ -82,10 +81,24 @@ async def pop_forever(source: Source, inbox: Inbox, rules: PopRules) -> None:
             failures, source.refusal = 0, None
             source.asked_for = turn.number
             inbox.changed()
-            if not got_any and anyio.current_time() - began_s < turn.poll_s / 2:
+            if is_idle:
                 await anyio.sleep(NOT_HELD_PAUSE_S)
         source.asking = Asking.NOTHING
         inbox.changed()
+
+
+async def _ask(source: Source, turn: Turn, inbox: Inbox, rules: PopRules) -> bool:
+    """One question; whether it brought nothing and was not held, so that the next one has to wait a little.
+
+    A broker whose clock is further ahead than the question may wait takes it for an old one and does not look: it is
+    asked again for what it has.
+    """
+    began_s = anyio.current_time()
+    if await _pop(source, turn, inbox, rules):
+        return False
+    if anyio.current_time() - began_s >= turn.poll_s / 2:
+        return False
+    return not await _pop(source, attrs.evolve(turn, poll_s=0.0), inbox, rules)
 
 
 async def _pop(source: Source, turn: Turn, inbox: Inbox, rules: PopRules) -> bool:
