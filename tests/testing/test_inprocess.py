@@ -101,7 +101,7 @@ async def test_a_test_leaves_nothing_in_the_broker(autojump_clock):
 
 @pytest.mark.slow
 async def test_start_and_reset_are_quick():
-    """0.3 s and 10 ms are promised, on a machine of one's own; on a busy one the same work takes a few times as long."""
+    """0.3 s and 10 ms are promised on a quiet machine; on a busy one the same work takes a few times as long."""
     starts, resets = [], []
     for _ in range(3):
         began = time.process_time()
