@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import attrs
@@ -265,7 +265,7 @@ def wire_names() -> frozenset[str]:
     classes = [
         value
         for module in (headers, bodies)
-        for value in vars(module).values()
+        for value in map(partial(getattr, module), dir(module))
         if isinstance(value, type) and attrs.has(value)
     ]
     return frozenset(

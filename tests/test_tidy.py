@@ -56,7 +56,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"store", "protocol", "logs", "client"}
     | OPEN_TO_ALL,
     "blocking": {"client", "protocol"} | OPEN_TO_ALL,
-    "testing": {"__init__", "blocking", "client", "system", "store", "net", "protocol"} | OPEN_TO_ALL,
+    "testing": {
+        "__init__",
+        "blocking",
+        "client",
+        "nameserver",
+        "system",
+        "store",
+        "net",
+        "protocol",
+    }
+    | OPEN_TO_ALL,
     "__init__": {"client", "lazy", "protocol"} | OPEN_TO_ALL,
     "__main__": {"cli"},
 }
