@@ -16,7 +16,7 @@ from typing import Any
 def names(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of `package`; `modules` maps each module in it to its public names, with blanks."""
+    """``__getattr__`` and ``__dir__`` of `package`; `modules` maps its modules to their public names, with blanks."""
     homes = {name: module for module, words in modules.items() for name in words.split()}
 
     def load(name: str) -> Any:
