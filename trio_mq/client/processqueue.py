@@ -72,7 +72,7 @@ class ProcessQueue:
         self._limits = limits or FlowLimits()
         #: Everything that is not settled, by queue offset.
         self._cached: dict[int, ReceivedMessage] = {}
-        #: Offsets in ascending order; a settled one stays until it is the first.
+        #: Offsets in ascending order; a settled one stays until it is the first, or the last.
         self._offsets: deque[int] = deque()
         #: Not handed out yet.
         self._ready: deque[ReceivedMessage] = deque()
@@ -181,9 +181,12 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """Offsets from the first held message to the last."""
+        """Offsets from the first held message to the last (Apache: ProcessQueue.getMaxSpan)."""
         first = self.position
-        return self._offsets[-1] - first if self._offsets else 0
+        cached, offsets = self._cached, self._offsets
+        while offsets and offsets[-1] not in cached:
+            offsets.pop()
+        return offsets[-1] - first if offsets else 0
 
     def pause(self) -> None:
         """Neither pull nor hand out, until :meth:`resume`."""
