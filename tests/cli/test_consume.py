@@ -14,6 +14,8 @@ from tests.cli.conftest import Cluster
 from tests.cli.running import run
 from trio_mq.lookinside.lines import parse
 
+pytestmark = pytest.mark.slow  # processes, and some seconds of waiting
+
 LIMIT_S = 60
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -13,6 +13,8 @@ import pytest
 from tests.cli.conftest import Cluster
 from tests.cli.running import run
 
+pytestmark = pytest.mark.slow  # processes, and some seconds of waiting
+
 
 def trio_mq(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """The command as a process of its own, which has a stdin."""

@@ -176,6 +176,7 @@ def test_a_plain_test_after_it(rocketmq_topic, rocketmq_producer):
 """
 
 
+@pytest.mark.slow
 def test_all_kinds_of_tests_live_side_by_side(project):
     """Of each file all tests but the one that fails on purpose pass, in one run that has all three plugins."""
     project(

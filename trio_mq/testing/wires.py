@@ -48,8 +48,8 @@ class Direction:
 
     @property
     def is_broken(self) -> bool:
-        """Whether a sender would be told so."""
-        return self.wire.is_known_reset or self.unread
+        """Whether a sender would be told so; across a partition nobody is told that the far end has closed."""
+        return self.wire.is_known_reset or (self.unread and not self.wire.is_silent)
 
     def put(self, data: bytes | memoryview) -> int:
         """Take what there is room for; how many bytes that was."""
