@@ -13,7 +13,7 @@ setup:
 
 # unit tests: no sockets to other machines, no waiting in real time
 test *args:
-    {{bin}}python -m pytest {{args}}
+    {{bin}}python -m pytest -n auto {{args}}
 
 # what `test` leaves out: sweeps, and whole processes under load
 test-slow *args:

@@ -14,13 +14,14 @@ import os
 import shutil
 import tempfile
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) and "PYTHONPYCACHEPREFIX" not in os.environ:
     compiled = tempfile.mkdtemp(prefix="trio-mq-compiled-")
     atexit.register(shutil.rmtree, compiled, ignore_errors=True)
     os.environ["PYTHONPYCACHEPREFIX"] = compiled
 
-settings.register_profile("trio-mq", deadline=None, max_examples=40)
-settings.register_profile("thorough", deadline=None, max_examples=150)
+BUSY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("trio-mq", max_examples=25, **BUSY)
+settings.register_profile("thorough", max_examples=150, **BUSY)
 settings.load_profile("trio-mq")

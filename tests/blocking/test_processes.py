@@ -68,7 +68,8 @@ def test_a_server_that_forks_its_workers(ns) -> None:
     process = started(FORKS, ns)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
-    assert sorted(out.split()) == ["0", "0", "True", "True"]
+    # Two processes write to one pipe: their lines may run into each other.
+    assert (out.count("0"), out.count("True")) == (2, 2)
     with Admin(ns) as admin:
         bodies = sorted(message.body for message in admin.read("Forked"))
     assert bodies == [b"after", b"before", b"child", b"child"]
