@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import trio
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.recovery.stores import World
@@ -42,6 +42,9 @@ def spoil(world: World, how: str, which: int, where: int, length: int) -> None:
 
 @settings(max_examples=25)
 @given(st.lists(CUTS, min_size=1, max_size=3), st.booleans())
+@example([("zero", 5, 0, 12), ("zero", 8, 0, 31)], False)  # a hole, and an index header
+@example([("zero", 5, 0, 12), ("zero", 8, 0, 40)], False)
+@example([("zero", 5, 0, 12), ("zero", 8, 2360, 600)], False)
 def test_a_dry_run_tells_what_a_recovery_does(cuts: list[tuple], kill: bool):
     trio.run(damaged, cuts, kill)
 

@@ -164,6 +164,65 @@ async def test_c038_a_damaged_file_is_made_again(
             assert any(path in note for note in world.report.notes)
 
 
+@pytest.mark.parametrize("stop", ["clean", "crash", "unmarked"])
+@pytest.mark.parametrize(
+    "damage", ["count", "small end", "large end", "zeros", "no header", "last entry"]
+)
+@pytest.mark.parametrize("which", [0, 1, 2])
+async def test_what_a_careful_start_leaves_of_a_damaged_file_is_sound_to_the_next(
+    world: World, stop: str, damage: str, which: int
+):
+    """Header and entries contradict each other, which a clean start sees, too."""
+    offsets = await world.filled(450)
+    path = index_files(world)[which]
+    header = unpack_index_header(world.read(path))
+    last = header.index_count - 1
+    if damage == "last entry":
+        at = index_entry_position(last, world.settings.max_hash_slot_num)
+        world.write(path, bytes(INDEX_ENTRY.size), at)
+    elif damage in ("zeros", "no header"):
+        world.write(path, bytes(28 if damage == "zeros" else 400))
+    else:
+        wrong = {
+            "count": {"index_count": last - 6},
+            "small end": {"end_log_offset": header.begin_log_offset},
+            "large end": {"end_log_offset": 1 << 40},
+        }[damage]
+        world.write(path, INDEX_HEADER.pack(*header._replace(**wrong)))
+    if stop == "unmarked":
+        without_marks(world)
+    if stop != "clean":
+        world.crash()
+    async with world.life() as store:
+        assert_all_keys(store, offsets)
+    before = world.files()
+    async with world.life() as store:
+        assert world.report.clean
+        assert world.report.records == 1
+        assert_all_keys(store, offsets)
+    assert world.files() == before
+
+
+@pytest.mark.parametrize("more", [0, 30])
+@pytest.mark.parametrize("which", [0, 1])
+async def test_entries_that_were_synced_and_are_gone_are_made_again(
+    world: World, which: int, more: int
+):
+    """A crash costs no entry of a record before the safe offset: the search for that offset must not end at a hole."""
+    offsets = await world.filled(300)
+    async with world.life(kill=True) as store:
+        for n in range(300, 300 + more):
+            offsets.append(world.send(store, b"x", tags=f"tag{n % 2}", keys=f"k{n}"))
+    world.crash()
+    path = index_files(world)[which]
+    header = unpack_index_header(world.read(path))
+    middle = (1 + header.index_count) // 2 - 5
+    at = index_entry_position(middle, world.settings.max_hash_slot_num)
+    world.write(path, bytes(10 * INDEX_ENTRY.size), at)
+    async with world.life() as store:
+        assert_all_keys(store, offsets)
+
+
 @pytest.mark.parametrize("crashed", [True, False])
 async def test_a_lost_index_is_made_again(world: World, crashed: bool):
     offsets = await world.filled(100)

@@ -26,7 +26,7 @@ from trio_mq.protocol.layout import (
 from trio_mq.recovery.lanes import Lane
 from trio_mq.recovery.plan import EndPlan
 from trio_mq.recovery.quarantine import Behind, Kept, Quarantine, measure
-from trio_mq.recovery.scan import QueueTail, last_record, position_of
+from trio_mq.recovery.scan import IndexState, QueueTail, last_record, position_of
 from trio_mq.store.checkpoint import Marks, with_marks
 from trio_mq.store.entries import EntryFiles
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue
@@ -239,14 +239,16 @@ def _drop_behind(
 # -- the index -----------------------------------------------------------------------------------------------
 
 
-def prepare_index(parts: StoreParts, index_from: int | None, *, foreign: bool) -> list[str]:
+def prepare_index(parts: StoreParts, index_from: int | None, found: IndexState) -> list[str]:
     """Forget the keys that are inserted again, all of them when the files are of another log. Returns notes."""
     index = parts.index
     notes: list[str] = []
-    if foreign:
+    if found.foreign:
         notes.append(f"the files in {index.directory} index another log: they are made anew")
         index.drop_all()
     elif index_from is not None:
+        # First, since a header that says too small an offset puts its file before the others.
+        index.drop(found.damaged)
         for text in index.truncate(index_from):
             log.info("%s", text)
     index.indexed_to = index.end_log_offset + 1 if index_from is None else index_from

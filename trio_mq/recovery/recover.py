@@ -211,7 +211,7 @@ class _Recovery:
                 first_records[start] = record_at(parts.log, start, check_crc=self._check_crc)
         index: IndexState | None = None
         if self._index_enabled:
-            index = scan_index(parts.index, parts.log, clean=clean)
+            index = scan_index(parts.index, parts.log, clean=clean, safe_offset=marks.safe_offset)
         left = None
         if not clean and marks.safe_offset <= 0 and marks.replay_from is None:
             left = foreign.look(
@@ -304,7 +304,7 @@ class _Recovery:
             await self._mark_replay(begin, start.index_from)
         if found.index is not None:
             report.notes += await parts.disk.run(
-                partial(apply.prepare_index, parts, start.index_from, foreign=found.index.foreign)
+                partial(apply.prepare_index, parts, start.index_from, found.index)
             )
         steps, before = 1, 0
         first = begin <= segments.start

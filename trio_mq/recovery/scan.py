@@ -43,6 +43,7 @@ BEHIND_ENTRIES: Final = 200
 UNSYNCED_BYTES: Final = 4 * 4096
 #: Entries of an index file that are compared with the log, to tell whether the two belong together.
 INDEX_SAMPLES: Final = 4
+_ANY_OFFSET: Final = 1 << 63
 
 
 class LogFiles(Protocol):
@@ -388,12 +389,14 @@ class IndexState:
 
     `whole_to` is None when no file is missing. `foreign`: its entries do not fit the records of this log. `sound_from`:
     entries of records from there on were looked at, and none was lost with its page; None when nobody looked.
+    `damaged`: paths of loaded files whose header and entries contradict each other.
     """
 
     spans: tuple[IndexSpan, ...] = ()
     whole_to: int | None = None
     foreign: bool = False
     sound_from: int | None = None
+    damaged: tuple[str, ...] = ()
 
     @property
     def end_offset(self) -> int:
@@ -401,17 +404,21 @@ class IndexState:
         return self.spans[-1].end_offset if self.spans else -1
 
 
-def scan_index(index: KeyIndex, log: LogFiles, *, clean: bool) -> IndexState:
+def scan_index(index: KeyIndex, log: LogFiles, *, clean: bool, safe_offset: int) -> IndexState:
     """Look at the loaded index files, and at the names of those that could not be used.
 
-    After a crash the end of a file may be anything; how far it counts is decided by the checkpoint.
+    After a crash the end of a file may be anything; how far it counts is decided by the checkpoint. What a crash
+    does not explain is damage then, too: else the next start finds it, after a clean stop.
     """
     spans = tuple(
         IndexSpan(h.begin_log_offset, h.end_log_offset, h.end_timestamp_ms)
         for h in (f.header for f in index.files)
     )
     whole_to: int | None = None
-    unusable = [*index.unusable, *(f.path for f in index.files if clean and not f.ends_well)]
+    damaged = tuple(
+        f.path for f in index.files if _is_damaged(f, clean=clean, safe_offset=safe_offset)
+    )
+    unusable = [*index.unusable, *damaged]
     if not spans:
         whole_to = -1
     elif unusable:
@@ -419,7 +426,23 @@ def scan_index(index: KeyIndex, log: LogFiles, *, clean: bool) -> IndexState:
         before = [f.header.end_log_offset for f in index.files if f.path < first]
         whole_to = max(before, default=-1)
     foreign = bool(index.files) and not _fits(index.files[-1], log)
-    return IndexState(spans, whole_to, foreign)
+    return IndexState(spans, whole_to, foreign, damaged=damaged)
+
+
+def _is_damaged(index_file: IndexFile, *, clean: bool, safe_offset: int) -> bool:
+    """Whether an index file is not as its header says, and no crash can have done that.
+
+    A crash may cost entries of records at or behind `safe_offset`, so that there are fewer than the header counts.
+    """
+    header, ends_well = index_file.header, index_file.ends_well
+    if clean:
+        return not ends_well
+    if not ends_well and index_file.count_before(_ANY_OFFSET) == header.index_count:
+        return True
+    kept = index_file.count_before(safe_offset)
+    if kept == header.index_count or header.begin_log_offset >= safe_offset:
+        return False
+    return header.end_log_offset < safe_offset or index_file.has_between(kept, safe_offset)
 
 
 def _fits(index_file: IndexFile, log: LogFiles) -> bool:

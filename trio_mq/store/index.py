@@ -8,7 +8,7 @@ only writer; the flusher asks for sync points. Format: ``docs/reference/store-fo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 from trio_mq.protocol.layout import IndexHeader, index_file_size
@@ -203,6 +203,13 @@ class KeyIndex:
         while self.files:
             self._drop(len(self.files) - 1)
         self.indexed_to = 0
+
+    def drop(self, paths: Collection[str]) -> None:
+        """Drop some files."""
+        for number in reversed(range(len(self.files))):
+            if self.files[number].path in paths:
+                log.info("%s is damaged and is dropped", self.files[number].path)
+                self._drop(number)
 
     def _drop(self, number: int) -> None:
         index_file = self.files.pop(number)

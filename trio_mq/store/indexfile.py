@@ -113,9 +113,12 @@ class IndexFile:
 
     @property
     def ends_well(self) -> bool:
-        """Whether the last entry that the header counts is there (case C038)."""
+        """Whether the last entry that the header counts is there (case C038), or none at all when it counts none."""
         count = self.header.index_count
-        return count <= 1 or self.entry(count - 1)[1] == self.header.end_log_offset
+        if count > 1:
+            return self.entry(count - 1)[1] == self.header.end_log_offset
+        first = self.file.read(PAGE_BYTES, self.entries_at + INDEX_ENTRY_SIZE)
+        return not any(first)
 
     @property
     def dirty(self) -> bool:
@@ -251,6 +254,20 @@ class IndexFile:
             else:
                 high = middle
         return low
+
+    def has_between(self, kept: int, log_offset: int) -> bool:
+        """Whether an entry from number `kept` on is of a record before `log_offset`: then those before it are lost."""
+        newest = self.entry(kept - 1)[1]
+        for first in range(kept, self.header.index_count, _ENTRIES_AT_ONCE):
+            total = min(_ENTRIES_AT_ONCE, self.header.index_count - first)
+            data = self.file.read(
+                INDEX_ENTRY_SIZE * total, self.entries_at + INDEX_ENTRY_SIZE * first
+            )
+            if any(
+                newest < offset < log_offset for _, offset, _, _ in INDEX_ENTRY.iter_unpack(data)
+            ):
+                return True
+        return False
 
     def truncate(self, log_offset: int) -> None:
         """Forget entries of records at or behind `log_offset`, and let no slot point to what is not there."""
