@@ -9,12 +9,15 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
 from trio_mq.protocol import command as commands
 from trio_mq.protocol.codes import FLAG_RESPONSE, RequestCode
 from trio_mq.protocol.command import Command
 from trio_mq.protocol.frames import FrameReader
+
+pytestmark = pytest.mark.slow  # whole processes
 
 # -- the process
 

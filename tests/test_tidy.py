@@ -95,9 +95,16 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and full module name of every import, those inside functions and of names included."""
-    modules = set(map(module_name, SOURCES))
+    return tuple(_imports(path))
+
+
+MODULES = set(map(module_name, SOURCES))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -109,7 +116,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
                 base = ".".join((*package, base) if base else package)
             for alias in node.names:
                 full = f"{base}.{alias.name}"
-                yield node.lineno, full if full in modules else base
+                yield node.lineno, full if full in MODULES else base
 
 
 def top_level_imports(path: Path) -> Iterator[str]:

@@ -14,6 +14,8 @@ from tests.system.rooms import SMALL, MemoryRoom, MountedRoom, Room, mounted
 from trio_mq.protocol import bodies
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 
+pytestmark = pytest.mark.slow  # whole processes
+
 QUEUES = 3
 BODY = b"x" * 3000
 

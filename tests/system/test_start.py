@@ -14,6 +14,8 @@ from tests.system.client import Client
 from tests.system.processes import FREE, Starter, free_ports, wait_for
 from trio_mq.protocol.codes import ResponseCode
 
+pytestmark = pytest.mark.slow  # whole processes
+
 
 def test_c082_ports_that_are_given_are_taken(serve: Starter) -> None:
     """C082: broker, fast port and name server are where the flags say, and routes say so too."""

@@ -7,11 +7,15 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+import pytest
+
 from tests.system.client import Client, Gone, pull_header
 from tests.system.processes import Starter, wait_for
 from trio_mq.protocol import command, headers
 from trio_mq.protocol.codes import RequestCode
 from trio_mq.protocol.command import Command
+
+pytestmark = pytest.mark.slow  # whole processes
 
 #: A stop takes a few hundredths of a second on a quiet machine; a name server that is silent costs one more.
 SOON_S = 5.0
