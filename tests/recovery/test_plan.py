@@ -7,6 +7,7 @@ import pytest
 
 from trio_mq.protocol.layout import Checkpoint
 from trio_mq.protocol.verdict import Torn, Verdict, Whole
+from trio_mq.recovery.indexscan import IndexSpan, IndexState
 from trio_mq.recovery.plan import (
     FOREIGN_LAG_MS,
     Found,
@@ -16,7 +17,7 @@ from trio_mq.recovery.plan import (
     plan_end,
     plan_start,
 )
-from trio_mq.recovery.scan import IndexSpan, IndexState, QueueTail
+from trio_mq.recovery.scan import QueueTail
 
 SIZE = 1000
 SEGMENTS = (1000, 2000, 3000, 4000)

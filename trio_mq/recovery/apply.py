@@ -23,10 +23,11 @@ from trio_mq.protocol.layout import (
     BLANK_HEADER_SIZE,
     BLANK_MAGIC,
 )
+from trio_mq.recovery.indexscan import IndexState
 from trio_mq.recovery.lanes import Lane
 from trio_mq.recovery.plan import EndPlan
 from trio_mq.recovery.quarantine import Behind, Kept, Quarantine, measure
-from trio_mq.recovery.scan import IndexState, QueueTail, last_record, position_of
+from trio_mq.recovery.scan import QueueTail, last_record, position_of
 from trio_mq.store.checkpoint import Marks, with_marks
 from trio_mq.store.entries import EntryFiles
 from trio_mq.store.queues import BaseQueue, BatchConsumeQueue

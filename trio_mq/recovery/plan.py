@@ -14,7 +14,8 @@ import attrs
 
 from trio_mq.protocol.layout import Checkpoint
 from trio_mq.protocol.verdict import Verdict, Whole
-from trio_mq.recovery.scan import IndexState, QueueTail
+from trio_mq.recovery.indexscan import IndexState
+from trio_mq.recovery.scan import QueueTail
 
 #: Apache moves the queues' time in the checkpoint with each entry, but syncs queue files this much later at worst.
 FOREIGN_LAG_MS: Final = 60_000
