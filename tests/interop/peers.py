@@ -48,11 +48,6 @@ def missing_tools() -> list[str]:
     return [tool for tool in ("java", "javac", "mvn", "go") if shutil.which(tool) is None]
 
 
-def with_us() -> list[str]:
-    """Prefix of a command that the kernel ends with the test run, also when that is killed."""
-    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-
-
 def libraries(version: str = VERSION) -> str:
     """Class path of the jars; fetched through Maven at the first call."""
     folder = cache() / f"lib-{version}"

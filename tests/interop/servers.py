@@ -59,7 +59,7 @@ class Process:
         self.name = name
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(
-                [*peers.with_us(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})}, start_new_session=True,
             )  # fmt: skip
 
