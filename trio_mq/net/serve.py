@@ -17,10 +17,10 @@ import logging
 import resource
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import attrs
 import trio
@@ -30,6 +30,9 @@ from trio_mq.protocol.frames import FrameReader, RawFrame
 from trio_mq.protocol.message import Host
 
 log = logging.getLogger("trio_mq.net.serve")
+
+P = TypeVar("P")
+C = TypeVar("C", bound="Served")
 
 #: Bytes taken in one receive. It bounds the work of one wake-up, so that a busy producer cannot starve the others.
 RECEIVE_BYTES = 128 * 1024
@@ -298,24 +301,48 @@ async def serve(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Accept and serve until cancelled. The sockets of `listeners` are closed at the end."""
+
+    def close(listener: Listener) -> None:
+        trio.lowlevel.notify_closing(listener.sock)
+        listener.close()
+
+    await serve_ports(
+        listeners, handler, _accept, close, idle_limit_s=idle_limit_s, task_status=task_status
+    )
+
+
+async def serve_ports(
+    ports: Sequence[P],
+    handler: Handler,
+    accept: Callable[[P, Handler, trio.Nursery, set[C]], Awaitable[None]],
+    close: Callable[[P], None],
+    *,
+    idle_limit_s: float,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    """The order in which servers live and end, of sockets and of ports in memory alike.
+
+    `accept` takes the connections of one port, for ever, and lets each live in the nursery and in the set that it
+    gets. A stop ends accepting first, then the ports are closed, then the connections end.
+    """
     async with trio.open_nursery() as connections:
-        live: set[Connection] = set()
+        live: set[C] = set()
         try:
             async with trio.open_nursery() as accepting:
-                for listener in listeners:
-                    accepting.start_soon(_accept, listener.sock, handler, connections, live)
+                for port in ports:
+                    accepting.start_soon(accept, port, handler, connections, live)
                 accepting.start_soon(close_idle, live, idle_limit_s)
                 task_status.started()
         finally:
-            for listener in listeners:
-                trio.lowlevel.notify_closing(listener.sock)
-                listener.sock.close()
+            for port in ports:
+                close(port)
             connections.cancel_scope.cancel()
 
 
 async def _accept(
-    sock: socket.socket, handler: Handler, nursery: trio.Nursery, live: set[Connection]
+    listener: Listener, handler: Handler, nursery: trio.Nursery, live: set[Connection]
 ) -> None:
+    sock = listener.sock
     refusing = False
     while True:
         await trio.lowlevel.wait_readable(sock)
@@ -366,22 +393,30 @@ async def _serve_one(
     except OSError:
         sock.close()
         return
+    await serve_connection(connection, handler, live)
+
+
+async def serve_connection(connection: C, handler: Handler, live: set[C]) -> None:
+    """Run one connection to its end. A fault of ours on it must not take the others down with it."""
     live.add(connection)
     try:
         await connection.run(handler)
     except Exception:
-        # A fault of ours on one connection must not take the others down with it.
         log.exception("connection of %s ended by an internal error", connection.address)
     finally:
         live.discard(connection)
 
 
-class Idler(Protocol):
-    """A connection that may fall silent."""
+class Served(Protocol):
+    """A connection that was accepted, and may fall silent."""
 
     @property
     def address(self) -> Host:
         """Where the peer connected from."""
+        ...
+
+    def run(self, handler: Handler) -> Awaitable[None]:
+        """Read until the peer closes, breaks the format, or :meth:`close` is called."""
         ...
 
     def idle(self) -> bool:
@@ -393,9 +428,9 @@ class Idler(Protocol):
         ...
 
 
-async def close_idle(live: AbstractSet[Idler], limit_s: float) -> None:
+async def close_idle(live: AbstractSet[Served], limit_s: float) -> None:
     """Close connections that were idle for at least `limit_s`, until cancelled."""
-    scans: dict[Idler, int] = {}
+    scans: dict[Served, int] = {}
     while True:
         await trio.sleep(limit_s / IDLE_SCANS)
         for connection in list(live):

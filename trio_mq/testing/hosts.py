@@ -23,7 +23,8 @@ from trio_mq.net.serve import (
     IDLE_LIMIT_S,
     RECEIVE_BYTES,
     Handler,
-    close_idle,
+    serve_connection,
+    serve_ports,
 )
 from trio_mq.protocol.frames import FrameReader
 from trio_mq.protocol.message import Host
@@ -191,18 +192,14 @@ class MemoryHost:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """See :class:`trio_mq.net.network.Network`."""
-        async with trio.open_nursery() as connections:
-            live: set[MemoryConnection] = set()
-            try:
-                async with trio.open_nursery() as accepting:
-                    for port in listeners:
-                        accepting.start_soon(_accept, port, handler, connections, live)
-                    accepting.start_soon(close_idle, live, idle_limit_s)
-                    task_status.started()
-            finally:
-                for port in listeners:
-                    port.close()
-                connections.cancel_scope.cancel()
+        await serve_ports(
+            listeners,
+            handler,
+            _accept,
+            MemoryPort.close,
+            idle_limit_s=idle_limit_s,
+            task_status=task_status,
+        )
 
     async def connect(self, address: Address, timeout_s: float = 3.0, /) -> MemoryStream:
         """See :class:`trio_mq.net.network.Network`."""
@@ -221,16 +218,4 @@ async def _accept(
 ) -> None:
     while True:
         connection = MemoryConnection(await port.listener.accept(), port.address, nursery)
-        nursery.start_soon(_serve_one, connection, handler, live)
-
-
-async def _serve_one(
-    connection: MemoryConnection, handler: Handler, live: set[MemoryConnection]
-) -> None:
-    live.add(connection)
-    try:
-        await connection.run(handler)
-    except Exception:  # as in a real listener: the others go on
-        log.exception("connection of %s ended by an internal error", connection.address)
-    finally:
-        live.discard(connection)
+        nursery.start_soon(serve_connection, connection, handler, live)
