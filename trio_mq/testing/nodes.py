@@ -48,12 +48,13 @@ class _Process:
 
 
 class Node(ABC):
-    """A machine with one process. Made by the cluster, which owns `nursery`."""
+    """A machine with one process; `settings` count from the next start. Made by the cluster, which owns `nursery`."""
 
     def __init__(
         self,
         host: str,
         port: int,
+        settings: Settings,
         *,
         network: MemoryNetwork,
         clock: Clock,
@@ -61,6 +62,7 @@ class Node(ABC):
     ) -> None:
         #: Where clients find it. A node that is down may be given another address.
         self.address = Address(host, port)
+        self.settings = settings
         self.network = network
         #: The wall clock of this machine: a test may give it one of its own.
         self.clock = clock
@@ -183,20 +185,7 @@ class Node(ABC):
 
 
 class BrokerNode(Node):
-    """A machine with a broker. `settings` count from the next start."""
-
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        settings: Settings,
-        *,
-        network: MemoryNetwork,
-        clock: Clock,
-        nursery: trio.Nursery,
-    ) -> None:
-        super().__init__(host, port, network=network, clock=clock, nursery=nursery)
-        self.settings = settings
+    """A machine with a broker."""
 
     @property
     def name(self) -> str:
@@ -219,22 +208,10 @@ class BrokerNode(Node):
 
 
 class NameServerNode(Node):
-    """A machine with a name server. `settings` count from the next start."""
+    """A machine with a name server."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        settings: Settings,
-        *,
-        network: MemoryNetwork,
-        clock: Clock,
-        nursery: trio.Nursery,
-    ) -> None:
-        super().__init__(host, port, network=network, clock=clock, nursery=nursery)
-        self.settings = settings
-        #: The one that runs, or ran last, for a test to look into.
-        self.nameserver: NameServer | None = None
+    #: The one that runs, or ran last, for a test to look into.
+    nameserver: NameServer | None = None
 
     async def _run(self, network: Network, disk: Disk, stop: trio.Event, ready: OnReady) -> None:
         port = network.listen(self.host, self.address.port, purpose="name server")
