@@ -11,6 +11,7 @@ from typing import Final
 
 from trio_mq.errors import RequestRefused
 from trio_mq.protocol.codes import ResponseCode
+from trio_mq.protocol.topics import AUTO_CREATE_TOPIC
 from trio_mq.protocol.topics import DLQ_PREFIX as DLQ_PREFIX
 from trio_mq.protocol.topics import RETRY_PREFIX as RETRY_PREFIX
 from trio_mq.protocol.topics import dlq_topic as dlq_topic
@@ -29,7 +30,7 @@ GROUP_MAX_LENGTH: Final = 120
 LMQ_PREFIX: Final = "%LMQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 
-DEFAULT_TEMPLATE: Final = "TBW102"
+DEFAULT_TEMPLATE: Final = AUTO_CREATE_TOPIC
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

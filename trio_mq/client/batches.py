@@ -13,8 +13,8 @@ from trio_mq.client.messages import Message
 from trio_mq.errors import LocalProtocolError
 from trio_mq.protocol import properties as props
 from trio_mq.protocol.message import BatchItem
+from trio_mq.protocol.topics import RETRY_PREFIX
 
-RETRY_PREFIX: Final = "%RETRY%"
 #: Lengths and numbers around body and properties of one item.
 ITEM_OVERHEAD_BYTES: Final = 22
 

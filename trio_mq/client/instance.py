@@ -24,7 +24,6 @@ from trio_mq.client import identity, world
 from trio_mq.client.lifetime import background, forever, sheltered
 from trio_mq.client.options import ClientOptions
 from trio_mq.client.routes import (
-    AUTO_CREATE_TOPIC,
     DEFAULT_TOPIC_QUEUES,
     RouteTable,
     TopicRoute,
@@ -38,6 +37,7 @@ from trio_mq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, T
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
 from trio_mq.protocol.signature import signed
+from trio_mq.protocol.topics import AUTO_CREATE_TOPIC
 
 log = logging.getLogger("trio_mq.client")
 

@@ -13,6 +13,7 @@ import attrs
 from trio_mq.config.addresses import Address
 from trio_mq.errors import ConfigError
 from trio_mq.net.address import parse_address_list
+from trio_mq.protocol.topics import DLQ_PREFIX, RETRY_PREFIX
 
 #: Characters that topics and groups may have (Apache: TopicValidator, Validators).
 _NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789%|_-")
@@ -92,7 +93,7 @@ def with_namespace(namespace: str | None, name: str) -> str:
     """A topic or group inside a legacy namespace (Apache: NamespaceUtil.wrapNamespace)."""
     if not namespace:
         return name
-    for prefix in ("%RETRY%", "%DLQ%"):
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             return prefix + with_namespace(namespace, name[len(prefix) :])
     return name if name.startswith(f"{namespace}%") else f"{namespace}%{name}"
@@ -102,7 +103,7 @@ def without_namespace(namespace: str | None, name: str) -> str:
     """The other direction (Apache: NamespaceUtil.withoutNamespace)."""
     if not namespace:
         return name
-    for prefix in ("%RETRY%", "%DLQ%"):
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             return prefix + without_namespace(namespace, name[len(prefix) :])
     return name.removeprefix(f"{namespace}%")

@@ -20,6 +20,7 @@ from trio_mq.errors import LocalProtocolError
 from trio_mq.protocol import properties as props
 from trio_mq.protocol.codes import RequestCode
 from trio_mq.protocol.message import BatchItem, join_batch
+from trio_mq.protocol.topics import RETRY_PREFIX
 
 #: Apache: DefaultMQProducer.maxMessageSize; the default limit of brokers, too.
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -125,7 +126,7 @@ def prepare(
         message_id = extra.get(props.UNIQ_KEY) or message.properties.get(props.UNIQ_KEY)
     message_id = message_id or identity.unique_id(now_ms)
     reconsume_times, max_reconsume_times = 0, None
-    if topic.startswith(batches.RETRY_PREFIX):
+    if topic.startswith(RETRY_PREFIX):
         stored = {**message.all_properties(), **extra, props.UNIQ_KEY: message_id}
         reconsume_times = _number(stored, props.RECONSUME_TIME) or 0
         max_reconsume_times = _number(stored, props.MAX_RECONSUME_TIMES)

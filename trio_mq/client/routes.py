@@ -24,8 +24,6 @@ log = logging.getLogger("trio_mq.client")
 MASTER_ID = 0
 #: Queues of a topic that a send makes (Apache: DefaultMQProducer.defaultTopicQueueNums).
 DEFAULT_TOPIC_QUEUES = 4
-#: The topic whose route says where new topics may be made (Apache: TopicValidator).
-AUTO_CREATE_TOPIC = "TBW102"
 
 
 @attrs.define(slots=False, frozen=True)

@@ -23,7 +23,7 @@ from trio_mq.client.instance import Instance
 from trio_mq.client.messages import Message, SendReceipt
 from trio_mq.client.options import with_namespace, without_namespace
 from trio_mq.client.outgoing import Limits, Outgoing, prepare, prepare_batches
-from trio_mq.client.routes import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, MASTER_ID, TopicRoute
+from trio_mq.client.routes import DEFAULT_TOPIC_QUEUES, MASTER_ID, TopicRoute
 from trio_mq.client.tries import Sent, Tries, receipt_of
 from trio_mq.config.addresses import Address
 from trio_mq.errors import (
@@ -41,6 +41,7 @@ from trio_mq.protocol.bodies import MessageQueue
 from trio_mq.protocol.codes import ResponseCode
 from trio_mq.protocol.command import Command
 from trio_mq.protocol.headers.hotsend import SendFrames
+from trio_mq.protocol.topics import AUTO_CREATE_TOPIC
 
 #: Routes are asked for again after a failure, but not more often than this.
 ROUTE_AGAIN_S: Final = 1.0

@@ -1,4 +1,4 @@
-"""Names of topics that follow from other names: retry topics, dead letters.
+"""Names of topics with a meaning of their own: retry topics and dead letters of groups, the topic new ones are made by.
 
 In: a topic, a group. Out: a topic. Used by the broker and by clients, so that both follow one rule. Source of the
 rules: Apache MixAll, KeyBuilder.
@@ -10,6 +10,8 @@ from typing import Final
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+#: The topic whose settings new topics get, and whose route says where they may be made (Apache: TopicValidator).
+AUTO_CREATE_TOPIC: Final = "TBW102"
 
 
 def retry_topic(group: str) -> str:

@@ -17,6 +17,7 @@ from trio_mq.net.dial import open_pool
 from trio_mq.protocol import headers
 from trio_mq.protocol.codes import Perm, RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
+from trio_mq.protocol.topics import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 
 
 async def create_topic(address: str, name: str, queues: int) -> None:
@@ -25,7 +26,7 @@ async def create_topic(address: str, name: str, queues: int) -> None:
         raise ConfigError(f"queues: {queues} is below 1; a topic has at least one")
     header = headers.CreateTopicRequest(
         topic=name,
-        default_topic="TBW102",
+        default_topic=AUTO_CREATE_TOPIC,
         read_queue_nums=queues,
         write_queue_nums=queues,
         perm=int(Perm.READ | Perm.WRITE),
@@ -45,7 +46,7 @@ async def forget(address: str, topics: Sequence[str], groups: Sequence[str]) -> 
     A broker writes all of its topics with every change, so that a run of thousands of tests, each with some of its own,
     would get slower with each. All requests go out together: the broker saves once for all of them.
     """
-    own = [f"{prefix}{group}" for group in groups for prefix in ("%RETRY%", "%DLQ%")]
+    own = [f"{prefix}{group}" for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX)]
     commands = [
         Command(
             RequestCode.DELETE_TOPIC_IN_BROKER, headers.encode(headers.DeleteTopicRequest(topic))

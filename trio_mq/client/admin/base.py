@@ -51,7 +51,6 @@ T = TypeVar("T")
 
 #: Requests of one call that run at the same time: a thousand brokers, or queues, are asked in turns.
 AT_ONCE = 32
-RETRY_PREFIX, DEAD_LETTER_PREFIX = "%RETRY%", "%DLQ%"
 
 _EXPECTED = (PeerUnavailable, PeerRefused, ProtocolError)
 

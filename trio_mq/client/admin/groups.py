@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from trio_mq.client.admin.base import DEAD_LETTER_PREFIX, RETRY_PREFIX, Target, targets_of
+from trio_mq.client.admin.base import Target, targets_of
 from trio_mq.client.admin.topics import TopicAdmin, queue_order
 from trio_mq.client.admin.values import (
     Answers,
@@ -36,6 +36,7 @@ from trio_mq.protocol.bodies import (
     TopicList,
 )
 from trio_mq.protocol.codes import RequestCode, ResponseCode
+from trio_mq.protocol.topics import DLQ_PREFIX, RETRY_PREFIX
 
 #: Groups that brokers make for themselves (Apache: MixAll).
 SYSTEM_GROUPS = frozenset(
@@ -188,7 +189,7 @@ class GroupAdmin(TopicAdmin):
                 target, RequestCode.DELETE_SUBSCRIPTIONGROUP, header, about=f"group {name}"
             ),
         )
-        for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        for prefix in (RETRY_PREFIX, DLQ_PREFIX):
             await self.delete_topic(prefix + name, cluster=cluster)
 
     # -- who is there

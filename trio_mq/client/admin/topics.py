@@ -15,7 +15,7 @@ import attrs
 
 from trio_mq.client.admin.base import AdminBase, Target, targets_of
 from trio_mq.client.admin.values import Answers, QueueStats, Several, TopicStats, moment
-from trio_mq.client.routes import AUTO_CREATE_TOPIC, TopicRoute
+from trio_mq.client.routes import TopicRoute
 from trio_mq.errors import BrokerFailure, ConfigError, NoRoute
 from trio_mq.protocol import bodies, headers
 from trio_mq.protocol.bodies import (
@@ -26,6 +26,7 @@ from trio_mq.protocol.bodies import (
     TopicStatsTable,
 )
 from trio_mq.protocol.codes import Perm, RequestCode, ResponseCode
+from trio_mq.protocol.topics import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 
 #: The name servers' settings that fix the queues of ordered topics (Apache: NamesrvUtil).
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
@@ -36,7 +37,7 @@ SYSTEM_TOPICS = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )  # fmt: skip
-_INTERNAL_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "%RETRY%", "%DLQ%")
+_INTERNAL_PREFIXES = ("rmq_sys_", "RMQ_SYS_", RETRY_PREFIX, DLQ_PREFIX)
 
 #: A place in a queue: its ends, a queue offset, or the first message stored at or after a time.
 Place = Literal["begin", "end"] | int | datetime
