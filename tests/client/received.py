@@ -59,3 +59,27 @@ async def until(condition, *, limit_s=10.0, step_s=0.02):
             await anyio.sleep(step_s)
         return
     raise AssertionError(f"not within {limit_s:g} s")
+
+
+async def receive(consumer, count, *, limit_s=30.0):
+    """So many messages, acknowledged."""
+    found = []
+    with anyio.fail_after(limit_s):
+        async for message in consumer:
+            async with message:
+                found.append(message)
+            if len(found) == count:
+                return found
+    raise AssertionError(f"the consumer ended after {len(found)} messages")
+
+
+async def nothing_comes(consumer, for_s):
+    """Fail when a message comes in that time."""
+    with anyio.move_on_after(for_s):
+        async for message in consumer:
+            raise AssertionError(f"{message!r} came")
+
+
+def bodies(messages):
+    """Their bodies, sorted."""
+    return sorted(message.body for message in messages)

@@ -8,15 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from tests.client.test_consumer import (
-    NOTHING_IN_MEMORY,
-    bodies,
-    consumer,
-    nothing_comes,
-    receive,
-    send,
-    simulated,
-)
+from tests.client.received import bodies, nothing_comes, receive
+from tests.client.simulations import NOTHING_IN_MEMORY, consumer, send, simulated
 from trio_mq.client.localoffsets import offsets_file, read_offsets
 from trio_mq.errors import ConfigError
 from trio_mq.testing.cluster import SimulatedCluster
@@ -100,7 +93,7 @@ async def test_b044_failures_are_passed_and_hurt_no_other_member(
             await first.run(lambda_retry)
         assert caplog.text.count("is passed: nobody retries in broadcasting") == 4
         assert len(await receive(second, 4)) == 4
-        await nothing_comes(second)
+        await nothing_comes(second, 20.0)
 
 
 async def lambda_retry(message):
@@ -136,7 +129,7 @@ async def test_c119_a_broker_that_was_away_is_gone_on_with_where_it_was_left(
             await send(cluster, *[b"late %d" % i for i in range(8)])
             found = await receive(receiving, 8, limit_s=60)
             assert bodies(found) == [b"late %d" % i for i in range(8)]
-            await nothing_comes(receiving)
+            await nothing_comes(receiving, 20.0)
 
 
 async def test_c119_what_is_sent_to_a_broker_meanwhile_comes(autojump_clock, broadcasting):
@@ -152,7 +145,7 @@ async def test_c119_what_is_sent_to_a_broker_meanwhile_comes(autojump_clock, bro
             cluster.heal()
             found = await receive(receiving, 4, limit_s=60)
             assert {message.queue.broker_name for message in found} == {"broker-b"}
-            await nothing_comes(receiving)
+            await nothing_comes(receiving, 20.0)
 
 
 async def nothing_comes_from(receiving, broker_name, for_s):

@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from tests.backends import both, until
-from tests.interop.client.test_consumer import bodies, nothing_comes, receive, send
+from tests.client.received import bodies, nothing_comes, receive
+from tests.interop.client.test_consumer import send
 from tests.interop.java_client import texts, wait_all_queues
 from tests.interop.raw import RawClient, Sender
 from trio_mq import Consumer

@@ -15,6 +15,7 @@ import pytest
 
 import trio_mq
 from tests.backends import both, until
+from tests.client.received import bodies, nothing_comes, receive
 from tests.interop import servers
 from tests.interop.java_client import Queue, text, texts
 from tests.interop.raw import RawClient
@@ -24,31 +25,10 @@ ONE_PER_SECOND = {"messageDelayLevel": "1s 1s 1s 1s 1s 1s"}
 QUERY_OFFSET = 14
 
 
-async def receive(consumer, count, limit_s=30.0):
-    found = []
-    with anyio.fail_after(limit_s):
-        async for message in consumer:
-            async with message:
-                found.append(message)
-            if len(found) == count:
-                return found
-    raise AssertionError(f"the consumer ended after {len(found)} messages")
-
-
-async def nothing_comes(consumer, for_s=1.0):
-    with anyio.move_on_after(for_s):
-        async for message in consumer:
-            raise AssertionError(f"{message!r} came")
-
-
 async def send(cluster, topic, *bodies, **fields):
     async with Producer(cluster.ns) as producer:
         for body in bodies:
             await producer.send(Message(topic, body, **fields))
-
-
-def bodies(messages):
-    return sorted(message.body for message in messages)
 
 
 @both
@@ -76,7 +56,7 @@ async def test_what_was_acknowledged_does_not_come_again(cluster):
     await send(cluster, topic, b"4")
     async with make() as consumer:
         assert bodies(await receive(consumer, 1)) == [b"4"]
-        await nothing_comes(consumer)
+        await nothing_comes(consumer, 1.0)
 
 
 @both
@@ -147,7 +127,7 @@ async def test_c107_closing_waits_for_handlers_and_repeats_nothing(cluster):
     assert sorted(done) == sorted(began)
     async with make() as consumer:
         rest = await receive(consumer, 10)
-        await nothing_comes(consumer)
+        await nothing_comes(consumer, 1.0)
     assert sorted([*done, *bodies(rest)]) == [b"%02d" % i for i in range(30)]
 
 
