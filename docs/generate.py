@@ -22,6 +22,7 @@ NOTE: Final = "<!-- Written by docs/generate.py (`just docs`); do not edit. -->"
 SECTIONS: Final = {
     "broker": "Broker",
     "store": "Store",
+    "ha": "Replication",
     "nameserver": "Name server",
 }
 

@@ -10,6 +10,9 @@ from trio_mq.config.settings import catalogue
 OWN = {
     "enableFastPort",
     "advertisePort",
+    "haBindAddress",
+    "haCutWhenAhead",
+    "haReplicateFromStart",
     "nameserverEnable",
     "nameserverListen",
     "quarantineMaxBytes",
@@ -23,8 +26,10 @@ OTHER_DEFAULT = {
     "storePathRootDir",
     "kvConfigPath",
     "recoverConcurrently",
+    "haListenPort",
+    "slaveTimeout",
 }
-OF_THE_MACHINE = {"brokerName", "brokerIP1"}
+OF_THE_MACHINE = {"brokerName", "brokerIP1", "brokerIP2"}
 
 
 def test_the_table_is_whole() -> None:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from trio_mq.config.broker import (
         BrokerSettings,
     )
+    from trio_mq.config.ha import (
+        BrokerRole,
+        HASettings,
+    )
     from trio_mq.config.loading import (
         Given,
         load,
@@ -37,9 +41,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Address",
+    "BrokerRole",
     "BrokerSettings",
     "FlushDiskType",
     "Given",
+    "HASettings",
     "NameServerSettings",
     "Notice",
     "Settings",
@@ -54,6 +60,7 @@ __getattr__, __dir__ = lazy.names(
     {
         "addresses": "Address parse_address parse_host",
         "broker": "BrokerSettings",
+        "ha": "BrokerRole HASettings",
         "loading": "Given load",
         "nameserver": "NameServerSettings",
         "settings": "Notice Settings",

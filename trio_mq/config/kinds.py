@@ -125,6 +125,11 @@ OPTIONAL_PATH: Final = Kind[str | None](
 LISTEN_HOST: Final = Kind[str](
     parse_host, "an address of this machine, 0.0.0.0 or :: for all of them, or a host name"
 )
+OPTIONAL_LISTEN_HOST: Final = Kind[str | None](
+    lambda value: parse_host(value) if value else None,
+    "an address of this machine, 0.0.0.0 or :: for all of them, a host name, or nothing",
+    show_plain,
+)
 REACHABLE_HOST: Final = Kind[str | None](
     lambda value: parse_reachable_host(value) if value else None,
     "an IP address or host name that clients can connect to",
@@ -145,6 +150,13 @@ def _addresses(value: str) -> tuple[Address, ...]:
 
 ADDRESSES: Final = Kind[tuple[Address, ...]](
     _addresses, "HOST:PORT, several separated by ';'", lambda value: ";".join(map(str, value))
+)
+
+
+OPTIONAL_ADDRESS: Final = Kind[Address | None](
+    lambda value: parse_address(value, least_port=1) if value else None,
+    "HOST:PORT, or nothing",
+    show_plain,
 )
 
 

@@ -90,10 +90,6 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "authorizationEnabled": _NO_ACCESS_CONTROL,
     "enableDLegerCommitLog": _NO_OTHER_LOG,
     "enableControllerMode": _NO_OTHER_LOG,
-    "brokerRole": Refusal(
-        frozenset({"async_master", "sync_master"}),
-        "asks for a replica, which this release cannot be",
-    ),
     "lockInStrictMode": Refusal(
         frozenset({"false"}),
         "asks for queue locks that a quorum of replicas agrees on, which this release does not have; "

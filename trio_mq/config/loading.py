@@ -18,6 +18,7 @@ import attrs
 from trio_mq.config import properties
 from trio_mq.config.addresses import ANY_HOSTS
 from trio_mq.config.broker import BrokerSettings
+from trio_mq.config.ha import BrokerRole, HASettings
 from trio_mq.config.known import OBSOLETE, REFUSED, apache_keys
 from trio_mq.config.nameserver import NameServerSettings
 from trio_mq.config.settings import SECTIONS, Notice, SettingInfo, Settings, catalogue
@@ -74,7 +75,7 @@ def load(
     if strict and idle:
         listed = "; ".join(f"{notice.origin}: {notice.text}" for notice in idle)
         raise ConfigError(f"strict settings: {listed}")
-    settings = _build(chosen)
+    settings = _build(chosen, notices)
     _check(settings)
     return attrs.evolve(settings, notices=(*notices, *_advice(settings)))
 
@@ -180,7 +181,7 @@ def nearest(key: str) -> str | None:
     return None
 
 
-def _build(chosen: Mapping[str, tuple[Given, object]]) -> Settings:
+def _build(chosen: Mapping[str, tuple[Given, object]], notices: list[Notice]) -> Settings:
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     origins: dict[str, str] = {}
     for key, (item, value) in chosen.items():
@@ -198,9 +199,18 @@ def _build(chosen: Mapping[str, tuple[Given, object]]) -> Settings:
     if nameserver.kv_config_path is None:
         path = os.path.join(store.path, "namesrv", "kvConfig.json")
         nameserver = attrs.evolve(nameserver, kv_config_path=path)
+    ha = HASettings(**values["ha"])
+    broker = BrokerSettings(**values["broker"])
+    if broker.broker_id and not ha.is_slave:
+        text = (
+            f"brokerId = {broker.broker_id} has no effect without brokerRole = SLAVE: a master is 0"
+        )
+        notices.append(Notice("note", "brokerId", origins["brokerId"], text))
+        broker = attrs.evolve(broker, broker_id=0)
     return Settings(
-        broker=BrokerSettings(**values["broker"]),
+        broker=broker,
         store=store,
+        ha=ha,
         nameserver=nameserver,
         origins=origins,
     )
@@ -209,6 +219,11 @@ def _build(chosen: Mapping[str, tuple[Given, object]]) -> Settings:
 def _check(settings: Settings) -> None:
     """Refuse settings that contradict each other."""
     broker, nameserver = settings.broker, settings.nameserver
+    if settings.ha.is_slave and not broker.broker_id:
+        raise ConfigError(
+            f"brokerRole = SLAVE ({settings.origin('brokerRole')}) needs a brokerId above 0, another one "
+            "for each slave of a master"
+        )
     if broker.fast_listen_port is not None and broker.fast_listen_port < 1:
         raise ConfigError(
             f"listenPort = {broker.listen_port} ({settings.origin('listenPort')}) leaves nothing "
@@ -238,9 +253,13 @@ def _advice(settings: Settings) -> list[Notice]:
     def note(key: str, text: str) -> None:
         found.append(Notice("note", key, settings.origin(key), text))
 
-    if broker.broker_id:
-        text = "clients send only to a broker with id 0"
-        note("brokerId", f"brokerId = {broker.broker_id}: {text}")
+    ha = settings.ha
+    if ha.role is BrokerRole.SYNC_MASTER and ha.in_sync_replicas < 2:
+        text = "waits for no slave with inSyncReplicas = 1; 2 waits for one"
+        note("brokerRole", f"brokerRole = SYNC_MASTER {text}")
+    if ha.role is BrokerRole.ASYNC_MASTER and ha.in_sync_replicas > 1:
+        text = "has no effect without brokerRole = SYNC_MASTER"
+        note("inSyncReplicas", f"inSyncReplicas = {ha.in_sync_replicas} {text}")
     if not settings.nameserver.enabled and not broker.nameservers:
         text = "no name server here and none to register at, so clients cannot find the broker"
         note("nameserverEnable", text)

@@ -13,6 +13,7 @@ import attrs
 
 from trio_mq.config.broker import BrokerSettings
 from trio_mq.config.declare import MARK, SettingMeta
+from trio_mq.config.ha import HASettings
 from trio_mq.config.nameserver import NameServerSettings
 from trio_mq.config.store import StoreSettings
 
@@ -41,6 +42,7 @@ class Settings:
 
     broker: BrokerSettings = attrs.field(factory=BrokerSettings)
     store: StoreSettings = attrs.field(factory=StoreSettings)
+    ha: HASettings = attrs.field(factory=HASettings)
     nameserver: NameServerSettings = attrs.field(factory=NameServerSettings)
     origins: Mapping[str, str] = attrs.field(factory=dict)
     notices: tuple[Notice, ...] = ()
@@ -65,6 +67,7 @@ class SettingInfo:
 SECTIONS: Final[Mapping[str, type[Any]]] = {
     "broker": BrokerSettings,
     "store": StoreSettings,
+    "ha": HASettings,
     "nameserver": NameServerSettings,
 }
 

@@ -14,9 +14,10 @@ import anyio.abc
 import trio
 
 from trio_mq.config.addresses import Address
-from trio_mq.net import dial
+from trio_mq.net import dial, streams
 from trio_mq.net import serve as serving
 from trio_mq.net.serve import Handler
+from trio_mq.net.streams import RawStream, StreamHandler
 from trio_mq.protocol.message import Host
 
 
@@ -58,6 +59,20 @@ class Network(Protocol):
         """A connection, in the given time or PeerUnavailable."""
         ...
 
+    def serve_streams(
+        self,
+        listeners: Sequence[Any],
+        handle: StreamHandler,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> Awaitable[None]:
+        """As :meth:`serve`, for a protocol without frames."""
+        ...
+
+    def open_stream(self, address: Address, timeout_s: float, /) -> Awaitable[RawStream]:
+        """As :meth:`connect`, for such a protocol."""
+        ...
+
 
 class TcpNetwork:
     """The network of this machine."""
@@ -65,6 +80,8 @@ class TcpNetwork:
     listen = staticmethod(serving.listen)
     serve = staticmethod(serving.serve)
     connect = staticmethod(dial.connect)
+    serve_streams = staticmethod(streams.serve_streams)
+    open_stream = staticmethod(streams.open_stream)
 
 
 TCP: Network = TcpNetwork()

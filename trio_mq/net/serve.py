@@ -79,7 +79,7 @@ class Connection:
     """One accepted connection; the handler's side of it is that of :class:`trio_mq.net.requests.Peer`."""
 
     def __init__(self, sock: socket.socket, nursery: trio.Nursery) -> None:
-        self.address, self.local_address = _host(sock.getpeername()), _host(sock.getsockname())
+        self.address, self.local_address = host_of(sock.getpeername()), host_of(sock.getsockname())
         self.closed = False
         #: Whether no more requests should be handled now: closed, or replies wait that the peer does not take.
         self.stalled = False
@@ -237,7 +237,8 @@ def _speaks(data: bytes) -> str:
     return ""
 
 
-def _host(address: tuple[str, int] | tuple[str, int, int, int]) -> Host:
+def host_of(address: tuple[str, int] | tuple[str, int, int, int]) -> Host:
+    """A socket's address."""
     ip = address[0]
     # An IPv4 client of a dual-stack listener is an IPv4 client.
     return Host(ip.removeprefix("::ffff:") if "." in ip else ip.partition("%")[0], address[1])
@@ -290,7 +291,7 @@ def listen(host: str, port: int, *, purpose: str, backlog: int = BACKLOG_CONNECT
             ) from error
         raise ConfigError(f"{purpose}: cannot listen on {at}: {error.strerror}") from error
     sock.setblocking(False)
-    return Listener(sock, _host(sock.getsockname()))
+    return Listener(sock, host_of(sock.getsockname()))
 
 
 async def serve(

@@ -20,6 +20,7 @@ from trio_mq.config import Address
 from trio_mq.errors import HeaderError
 from trio_mq.net.network import Listening, Network
 from trio_mq.net.requests import Peer, Reply, encode_reply
+from trio_mq.net.streams import RawStream, StreamHandler
 from trio_mq.protocol import command as commands
 from trio_mq.protocol.frames import FrameReader, RawFrame
 from trio_mq.protocol.message import Host
@@ -185,6 +186,20 @@ class FaultyNetwork:
         async with trio.open_nursery() as nursery:
             faulty = FaultyHandler(handler, self._book, nursery)
             await self._network.serve(listeners, faulty, task_status=task_status)
+
+    def serve_streams(
+        self,
+        listeners: Sequence[Any],
+        handle: StreamHandler,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> Awaitable[None]:
+        """Serve; replication has no faults of this kind."""
+        return self._network.serve_streams(listeners, handle, task_status=task_status)
+
+    def open_stream(self, address: Address, timeout_s: float, /) -> Awaitable[RawStream]:
+        """A stream without frames."""
+        return self._network.open_stream(address, timeout_s)
 
     def connect(self, address: Address, timeout_s: float, /) -> Awaitable[anyio.abc.ByteStream]:
         """A connection."""

@@ -26,6 +26,7 @@ from trio_mq.net.serve import (
     serve_connection,
     serve_ports,
 )
+from trio_mq.net.streams import StreamHandler, contained
 from trio_mq.protocol.frames import FrameReader
 from trio_mq.protocol.message import Host
 from trio_mq.testing.links import MemoryListener, MemoryNetwork, MemoryStream
@@ -201,6 +202,29 @@ class MemoryHost:
             task_status=task_status,
         )
 
+    async def serve_streams(
+        self,
+        listeners: Sequence[MemoryPort],
+        handle: StreamHandler,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """See :class:`trio_mq.net.network.Network`."""
+        async with trio.open_nursery() as connections:
+            try:
+                async with trio.open_nursery() as accepting:
+                    for port in listeners:
+                        accepting.start_soon(_accept_streams, port, handle, connections)
+                    task_status.started()
+            finally:
+                for port in listeners:
+                    port.close()
+                connections.cancel_scope.cancel()
+
+    async def open_stream(self, address: Address, timeout_s: float, /) -> MemoryStream:
+        """See :class:`trio_mq.net.network.Network`."""
+        return await self.connect(address, timeout_s)
+
     async def connect(self, address: Address, timeout_s: float = 3.0, /) -> MemoryStream:
         """See :class:`trio_mq.net.network.Network`."""
         if self._dead:
@@ -219,3 +243,17 @@ async def _accept(
     while True:
         connection = MemoryConnection(await port.listener.accept(), port.address, nursery)
         nursery.start_soon(serve_connection, connection, handler, live)
+
+
+async def _accept_streams(
+    port: MemoryPort, handle: StreamHandler, connections: trio.Nursery
+) -> None:
+    async def one(stream: MemoryStream) -> None:
+        assert stream.wire.client is not None, "connections of a network have a client"
+        try:
+            await contained(handle, stream, stream.wire.client)
+        finally:
+            stream.close()
+
+    while True:
+        connections.start_soon(one, await port.listener.accept())
