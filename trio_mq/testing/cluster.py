@@ -23,7 +23,7 @@ import trio
 from trio_mq.client import world
 from trio_mq.client.lifetime import Owner
 from trio_mq.client.world import World
-from trio_mq.config import BrokerSettings, Settings, StoreSettings
+from trio_mq.config import BrokerRole, BrokerSettings, HASettings, Settings, StoreSettings
 from trio_mq.config.nameserver import NameServerSettings
 from trio_mq.testing.clock import TrioClock
 from trio_mq.testing.hosts import MemoryHost
@@ -51,7 +51,7 @@ class SimulatedCluster(Owner):
     """See the module.
 
     Brokers are called ``broker-a``, ``broker-b``, ... of ``DefaultCluster``, at 10.1.0.1, 10.1.0.2, ...; name servers
-    are at 10.2.0.1, ... Every broker registers at all of them. `broker`, `store` and `names` change settings of all
+    are at 10.2.0.1, ... Every broker registers at all of them. `broker`, `store`, `names` and `ha` change settings of all
     machines by their Python names, as in ``broker={"auto_create_topic_enable": False}``. `delay_s` is what one message
     takes over the network. `wrap` puts something between brokers and their network, faults say.
 
@@ -66,6 +66,7 @@ class SimulatedCluster(Owner):
         broker: Mapping[str, Any] | None = None,
         store: Mapping[str, Any] | None = None,
         names: Mapping[str, Any] | None = None,
+        ha: Mapping[str, Any] | None = None,
         delay_s: float = 0.0,
         clock: TrioClock | None = None,
         wrap: Wrap | None = None,
@@ -80,6 +81,7 @@ class SimulatedCluster(Owner):
         self._store = attrs.evolve(STORE, **(store or {}))
         kv = NameServerSettings(enabled=False, kv_config_path="/namesrv/kvConfig.json")
         self._names = attrs.evolve(kv, **(names or {}))
+        self._ha = attrs.evolve(HASettings(), **(ha or {}))
         self._wrap = wrap
         self._nursery: trio.Nursery
 
@@ -122,11 +124,25 @@ class SimulatedCluster(Owner):
             nameservers=tuple(node.address for node in self.nameservers),
         )
         made = Settings(
-            broker=attrs.evolve(settings, **broker), store=self._store, nameserver=self._names
+            broker=attrs.evolve(settings, **broker),
+            store=self._store,
+            nameserver=self._names,
+            ha=self._ha,
         )
         node = BrokerNode(host, BROKER_PORT, made, **self._common())
         node.wrap = self._wrap
         self.brokers.append(node)
+        return node
+
+    def add_slave(self, master: BrokerNode, **ha: Any) -> BrokerNode:
+        """A slave of a broker, which is not started yet; `ha` changes settings of replication.
+
+        It finds its master through the name servers, or by ``master_address`` in `ha`.
+        """
+        ids = [n.settings.broker.broker_id for n in self.brokers if n.name == master.name]
+        node = self.add_broker(master.name, broker_id=max(ids) + 1)
+        own = attrs.evolve(master.settings.ha, role=BrokerRole.SLAVE, **ha)
+        node.settings = attrs.evolve(node.settings, ha=own)
         return node
 
     def add_nameserver(self, host: str | None = None) -> NameServerNode:
