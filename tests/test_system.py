@@ -147,7 +147,7 @@ async def test_sockets_are_free_after_a_stop():
     before = listening_ports()
     async with running() as made:
         ports = set(listening_ports()) - set(before)
-        assert len(ports) == 2
+        assert len(ports) == 3
         idle = await trio.open_tcp_stream("127.0.0.1", parsed(made.broker).port)
     assert await idle.receive_some() == b""
     await idle.aclose()

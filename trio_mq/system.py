@@ -1,10 +1,11 @@
 """The top nursery: what starts in which order, and how it stops.
 
-``trio-mq serve`` runs :func:`run_serve`. Order of a start: sockets are bound (a taken port is told before anything is
-touched), the name server begins, tables are loaded, the store is recovered, then come the stages store, broker,
-listeners and registration, each in a nursery of its own. A stop request ends the innermost stage, and leaving one
-stage ends the next one out: first nobody new is told about us, then connections end, then the broker saves its
-tables, then the store makes everything durable and takes the abort marker away.
+``trio-mq serve`` runs :func:`run_serve`. Order of a start: ports are taken (one that is not free is told before
+anything is touched), the name server begins, tables are loaded, the store is recovered, then come the stages store,
+replication, broker, listeners, registration and, on a slave, following, each in a nursery of its own. A stop request
+ends the innermost stage, and leaving one stage ends the next one out: first nobody new is told about us, then
+connections end, then the broker saves its tables, then slaves get the rest of the log, then the store makes everything
+durable and takes the abort marker away.
 
 Failure policy: what a client does never leaves its connection. A registration that fails is tried again for ever. A
 disk that fails or a broken invariant leaves its stage, ends the process with its exit code, and leaves the abort
@@ -42,7 +43,6 @@ from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock, SystemClock
 from trio_mq.config import Address, Settings
 from trio_mq.errors import (
-    AddressInUse,
     ForeignFormat,
     StoreDamaged,
     StoreError,
@@ -54,10 +54,10 @@ from trio_mq.net import address as addresses
 from trio_mq.net.network import TCP, Listening, Network
 from trio_mq.net.serve import Handler
 from trio_mq.net.supervisor import Supervisor
+from trio_mq.ports import Ports, bind
 from trio_mq.protocol.message import Host
 from trio_mq.recovery.recover import Choices, recover
 from trio_mq.recovery.report import RecoveryReport
-from trio_mq.store.checkpoint import take_lock
 from trio_mq.store.disk import Disk, RealDisk
 from trio_mq.store.store import Store, StoreParts, open_parts
 from trio_mq.tasks import leaves, stage
@@ -177,15 +177,15 @@ async def run_system(
     failures: list[TrioMQError] = []
     supervisor = Supervisor.of()
     async with AsyncExitStack() as stack:
-        sockets = _bind(settings, disk, network)
-        stack.callback(sockets.close)
-        nameserver = await _start_nameserver(settings, disk, clock, sockets, stack)
+        ports = bind(settings, disk, network)
+        stack.callback(ports.close)
+        nameserver = await _start_nameserver(settings, disk, clock, ports, stack)
         # A stop during a long recovery ends it at once; the abort marker is still there then.
         async with _until(stop):
-            advertised, host = await _advertised(settings, sockets)
+            advertised, host = await _advertised(settings, ports)
             progress = Progress()
             async with stage() as telling:
-                telling.start_soon(tell, progress, network, sockets.broker, supervisor)
+                telling.start_soon(tell, progress, network, ports.broker, supervisor)
                 parts, tables, report = await _recovered_store(
                     settings, disk, clock, stack, progress
                 )
@@ -198,7 +198,7 @@ async def run_system(
         broker.pops.routes.connect = network.connect
         tables.clamp_progress(store.queues)
         await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
-        await stack.enter_async_context(_listening(sockets, sockets.broker, broker.face))
+        await stack.enter_async_context(_listening(ports, ports.broker, broker.face))
         registrar = Registrar(
             settings.broker,
             advertised,
@@ -246,53 +246,7 @@ async def _cancel_on(stop: trio.Event, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _bind(settings: Settings, disk: Disk, network: Network) -> _Sockets:
-    try:
-        return _Sockets.bind(settings, network)
-    except AddressInUse:
-        # Most likely the same command runs already. Then the store says more: the id of that process.
-        if disk.exists(f"{settings.store.path}/lock"):
-            take_lock(disk, settings.store.path).release()
-        raise
-
-
-@attrs.frozen
-class _Sockets:
-    """All listening sockets, bound before anything else happens."""
-
-    network: Network
-    nameserver: list[Listening]
-    broker: list[Listening]
-
-    @classmethod
-    def bind(cls, settings: Settings, network: Network) -> _Sockets:
-        mine = settings.broker
-        bound: list[Listening] = []
-
-        def bind(host: str, port: int, purpose: str) -> None:
-            bound.append(network.listen(host, port, purpose=purpose))
-
-        try:
-            if settings.nameserver.enabled:
-                at = settings.nameserver.listen
-                bind(at.host, at.port, "name server (--nameserver-listen)")
-            names = len(bound)
-            bind(mine.listen_host, mine.listen_port, "broker (--listen)")
-            if mine.fast_listen_port is not None:
-                purpose = "fast port, listen port - 2 (--no-fast-port leaves it out)"
-                bind(mine.listen_host, mine.fast_listen_port, purpose)
-        except TrioMQError:
-            for listener in bound:
-                listener.close()
-            raise
-        return cls(network, bound[:names], bound[names:])
-
-    def close(self) -> None:
-        for listener in self.nameserver + self.broker:
-            listener.close()
-
-
-async def _advertised(settings: Settings, sockets: _Sockets) -> tuple[Address, Host]:
+async def _advertised(settings: Settings, ports: Ports) -> tuple[Address, Host]:
     """The address that clients are told, and the numeric one that message ids carry."""
     mine = settings.broker
     chosen = addresses.choose_advertised(
@@ -301,20 +255,20 @@ async def _advertised(settings: Settings, sockets: _Sockets) -> tuple[Address, H
         interfaces=addresses.system_interfaces(),
         default_route=addresses.default_route_address(),
     )
-    address = Address(chosen.host, mine.advertise_port or sockets.broker[0].address.port)
+    address = Address(chosen.host, mine.advertise_port or ports.broker[0].address.port)
     log.info("clients are told %s (%s)", address, chosen.reason)
     return address, await addresses.resolve(address)
 
 
 async def _start_nameserver(
-    settings: Settings, disk: Disk, clock: Clock, sockets: _Sockets, stack: AsyncExitStack
+    settings: Settings, disk: Disk, clock: Clock, ports: Ports, stack: AsyncExitStack
 ) -> Address | None:
-    if not sockets.nameserver:
+    if not ports.nameserver:
         return None
     nameserver = NameServer(settings.nameserver, disk=disk, clock=clock)
     await stack.enter_async_context(_running("name server", nameserver.run, []))
-    await stack.enter_async_context(_listening(sockets, sockets.nameserver, nameserver))
-    at = sockets.nameserver[0].address
+    await stack.enter_async_context(_listening(ports, ports.nameserver, nameserver))
+    at = ports.nameserver[0].address
     return Address(at.ip, at.port)
 
 
@@ -410,8 +364,8 @@ async def _running(
 
 @asynccontextmanager
 async def _listening(
-    sockets: _Sockets, listeners: list[Listening], handler: Handler
+    ports: Ports, listeners: list[Listening], handler: Handler
 ) -> AsyncIterator[None]:
     async with stage() as nursery:
-        await nursery.start(sockets.network.serve, listeners, handler)
+        await nursery.start(ports.network.serve, listeners, handler)
         yield

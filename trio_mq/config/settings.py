@@ -47,6 +47,12 @@ class Settings:
     origins: Mapping[str, str] = attrs.field(factory=dict)
     notices: tuple[Notice, ...] = ()
 
+    @property
+    def ha_port(self) -> int:
+        """Port to listen on for slaves; 0 takes a free one, as the broker does."""
+        port = self.broker.listen_port
+        return self.ha.listen_port or (port + 1 if port else 0)
+
     def origin(self, key: str) -> str:
         """``default``, ``FILE:LINE``, ``--set`` or the flag that gave the value of `key`."""
         return self.origins.get(key, "default")

@@ -2,7 +2,8 @@
 
 In: changes, told by the owner of a link. Out: the state now, a line in the log for each change, and
 :meth:`StateWatch.reached`. Used by :mod:`trio_mq.ha.primary`, :mod:`trio_mq.ha.replica` and whoever waits for them.
-Sources: Apache HAConnectionState, HAConnectionStateNotificationService; the transitions: ``docs/explanation/replication.md``.
+Sources: Apache HAConnectionState, HAConnectionStateNotificationService; transitions:
+``docs/explanation/replication.md``.
 """
 
 from __future__ import annotations

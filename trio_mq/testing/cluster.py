@@ -51,9 +51,9 @@ class SimulatedCluster(Owner):
     """See the module.
 
     Brokers are called ``broker-a``, ``broker-b``, ... of ``DefaultCluster``, at 10.1.0.1, 10.1.0.2, ...; name servers
-    are at 10.2.0.1, ... Every broker registers at all of them. `broker`, `store`, `names` and `ha` change settings of all
-    machines by their Python names, as in ``broker={"auto_create_topic_enable": False}``. `delay_s` is what one message
-    takes over the network. `wrap` puts something between brokers and their network, faults say.
+    are at 10.2.0.1, ... Every broker registers at all of them. `broker`, `store`, `names` and `ha` change settings of
+    all machines by their Python names, as in ``broker={"auto_create_topic_enable": False}``. `delay_s` is what one
+    message takes over the network. `wrap` puts something between brokers and their network, faults say.
 
     Leaving the block stops all machines in order; after an error in it they are just cancelled.
     """
