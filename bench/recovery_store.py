@@ -31,6 +31,8 @@ SEGMENT = 1 << 30
 TOPICS, QUEUES = 4, 8
 #: A chunk of reading and comparing.
 CHUNK = 4 << 20
+#: Bytes of a body, less the 40 of its number.
+FILLER = 150
 
 
 @attrs.frozen
@@ -117,8 +119,10 @@ def queue_bytes(root: Path, queue: tuple[str, int], count: int) -> bytes:
     return data[:wanted]
 
 
-async def make(root: str, records: int) -> None:
-    """Write a store through our own writer: tags, a key and a unique key, bodies that do not compress."""
+async def make(root: str, records: int, first: int = 0, filler_bytes: int = FILLER) -> None:
+    """Write a store through our own writer, or go on with one at record `first`: tags, a key and a unique key, bodies
+    that do not compress.
+    """
     clock = SystemClock()
     parts = open_parts(RealDisk(), StoreSettings(path=root), clock, lambda topic: False)
     await recover(parts)
@@ -126,8 +130,8 @@ async def make(root: str, records: int) -> None:
     await store.start()
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
-        for begin in range(0, records, 500):
-            append(store, begin, min(begin + 500, records))
+        for begin in range(first, records, 500):
+            append(store, begin, min(begin + 500, records), filler_bytes)
             store.commit()
             if begin % 20_000 == 0:
                 await indexed(store, 40_000)
@@ -143,10 +147,10 @@ async def indexed(store: Store, backlog: int) -> None:
         await trio.sleep(0.01)
 
 
-def append(store: Store, begin: int, end: int) -> None:
+def append(store: Store, begin: int, end: int, filler_bytes: int) -> None:
     """Records with these numbers."""
     host = Host("127.0.0.1", 5555).packed
-    filler = random.Random(begin).randbytes(150)
+    filler = random.Random(begin).randbytes(filler_bytes)
     now = now_ms()
     for i in range(begin, end):
         properties = (

@@ -82,15 +82,15 @@ async def test_the_fast_port_is_the_same_broker_two_below():
 
 
 async def test_c086_a_name_is_in_the_route_and_its_address_in_message_ids():
-    settings = settings_of({"advertise_host": "localhost", "advertise_port": 12_345})
+    port = free_pair()
+    settings = settings_of(
+        {"advertise_host": "localhost", "advertise_port": 12_345, "listen_port": port}
+    )
     async with running(settings=settings) as made:
         assert made.broker == "localhost:12345"
         data = await route(made.ready.nameserver, "TBW102")
         assert data.broker_datas[0].broker_addrs == {0: "localhost:12345"}
-        listening = [
-            p for p in listening_ports() if p != int(made.ready.nameserver.rpartition(":")[2])
-        ]
-        async with client("127.0.0.1:0", listening[0]) as peer:
+        async with client("127.0.0.1:0", port) as peer:
             reply = await peer.ask(send("T"))
             host, offset = parse_offset_message_id(reply.ext["msgId"])
             assert host == Host("127.0.0.1", 12_345)
