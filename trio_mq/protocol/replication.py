@@ -29,10 +29,13 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024 - PIECE_HEADER.size
 
 
 class Piece(NamedTuple):
-    """A part of the log, or a heartbeat without one. `offset` is that of its first byte, or of the next one."""
+    """A part of the log, or a heartbeat without one. `offset` is that of its first byte, or of the next one; `left`
+    counts the bytes of the same body that are still to come.
+    """
 
     offset: int
     body: bytes | memoryview
+    left: int = 0
 
 
 def encode_report(log_end: int) -> bytes:
@@ -75,8 +78,7 @@ class PieceReader:
     """Bytes of a master to pieces of its log.
 
     The parts of a body are handed out as they come, each with its own offset, so that a slave waits for no body to be
-    complete. :attr:`header` is what of a piece is still to come: a body that is cut short by the end of the connection
-    loses nothing, since the slave asks for the rest.
+    complete: a body that is cut short by the end of the connection loses nothing, since the slave asks for the rest.
     """
 
     def __init__(self) -> None:
@@ -92,9 +94,9 @@ class PieceReader:
         while at < end:
             if self._left:
                 size = min(self._left, end - at)
-                pieces.append(Piece(self._offset, view[at : at + size]))
-                self._offset += size
                 self._left -= size
+                pieces.append(Piece(self._offset, view[at : at + size], self._left))
+                self._offset += size
                 at += size
                 continue
             if end - at < PIECE_HEADER.size:

@@ -1,0 +1,40 @@
+"""What a slave may find out about its log and its master's before it copies on.
+
+In: nothing. Out: :class:`Finding`, made by :mod:`trio_mq.ha.continuity`, acted on by :mod:`trio_mq.ha.replica`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+
+class Verdict(enum.Enum):
+    """How two logs lie to each other."""
+
+    #: Ours is a part of the master's, or empty: copy on.
+    CONTINUES = "continues"
+    #: Nobody could say: copy on, with a warning.
+    UNKNOWN = "unknown"
+    #: We have more than the master.
+    AHEAD = "slave ahead"
+    #: We have something else than the master.
+    DIVERGED = "diverged"
+    #: The master does not have any more what comes next here.
+    TOO_OLD = "slave too old"
+    #: Its log has files of another size.
+    FOREIGN = "other file sizes"
+
+
+@attrs.frozen
+class Finding:
+    """A verdict, and a sentence with both offsets and what an operator can do."""
+
+    verdict: Verdict
+    text: str = ""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether copying is right."""
+        return self.verdict in (Verdict.CONTINUES, Verdict.UNKNOWN)
