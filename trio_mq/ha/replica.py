@@ -22,7 +22,7 @@ from trio_mq.config import Address
 from trio_mq.config.ha import HASettings
 from trio_mq.errors import PeerUnavailable, StoreError
 from trio_mq.ha.findings import Finding, Verdict
-from trio_mq.ha.slavelink import Copied, EndKind, LinkEnd, SlaveLink, Traffic
+from trio_mq.ha.masterlink import Copied, EndKind, LinkEnd, MasterLink, Traffic
 from trio_mq.ha.states import LinkState, StateWatch
 from trio_mq.net.streams import RawStream
 from trio_mq.tasks import describe
@@ -195,7 +195,7 @@ class Replica:
             log.warning("copying from %s on without a check: %s", address, found.text)
         self._links += 1
         self.state.move(LinkState.TRANSFER, f"from {address}, offset {self._copy.end}")
-        return await SlaveLink(stream, self._copy, self._settings, self.traffic).run()
+        return await MasterLink(stream, self._copy, self._settings, self.traffic).run()
 
     def _after(self, end: LinkEnd, address: Address) -> float:
         """Tell how a connection ended; returns the pause."""
