@@ -34,6 +34,7 @@ from trio_mq.broker.put import Putter
 from trio_mq.broker.redirects import Redirects
 from trio_mq.broker.remoting import RemotingFace
 from trio_mq.broker.retries import RetrySends
+from trio_mq.broker.safety import Replicas, Safety
 from trio_mq.broker.saver import Saver
 from trio_mq.broker.stats import SAMPLE_S, BrokerStats
 from trio_mq.broker.tables import BrokerTables
@@ -58,7 +59,13 @@ class Broker:
     """A broker without its sockets."""
 
     def __init__(
-        self, settings: Settings, store: Store, tables: BrokerTables, clock: Clock, address: str
+        self,
+        settings: Settings,
+        store: Store,
+        tables: BrokerTables,
+        clock: Clock,
+        address: str,
+        primary: Replicas | None = None,
     ) -> None:
         mine = settings.broker
         tables.updates.table.restore(settings)
@@ -74,6 +81,8 @@ class Broker:
         self.filters = Filters(mine)
         self.saver = Saver(tables, mine.flush_consumer_offset_interval_ms / 1000)
         self.redirects = Redirects(settings.store)
+        #: When puts may be answered; `primary` is who knows what slaves have.
+        self.safety = Safety(store, settings.ha, primary)
         self.putter = Putter(store, self.redirects, clock)
         self.requests = RequestTable("broker")
         #: Called with the name of each topic that was created, changed or deleted.
