@@ -16,11 +16,12 @@ import attrs
 import trio
 
 from trio_mq.broker.redirects import Redirects
+from trio_mq.broker.safety import PutStatus, Safety
 from trio_mq.clock import Clock
 from trio_mq.errors import RequestRefused, StoreFull
 from trio_mq.net.requests import DEFERRED, Call, Deferred, Reply
 from trio_mq.protocol import properties as props
-from trio_mq.protocol.codes import MessageFlag, ResponseCode
+from trio_mq.protocol.codes import MessageFlag
 from trio_mq.protocol.record import StoredMessage
 from trio_mq.store.queues import BaseQueue
 from trio_mq.store.store import Store
@@ -85,8 +86,11 @@ class Put(NamedTuple):
 class Putter:
     """Puts messages of the broker's own."""
 
-    def __init__(self, store: Store, redirects: Redirects, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, redirects: Redirects, clock: Clock, safety: Safety | None = None
+    ) -> None:
         self._store = store
+        self._safety = safety or Safety(store)
         self._redirects = redirects
         self._clock = clock
 
@@ -178,14 +182,15 @@ class Putter:
     # -- when it is safe -------------------------------------------------------------------------------------
 
     def when_durable(self, end: int, then: Callable[[bool], None]) -> None:
-        """Call `then(True)` once a power cut leaves everything before `end`; without sync flush at once.
+        """Call `then(True)` once everything before `end` is safe, or no replica is waited for any longer.
 
-        `then(False)` is called when the disk takes too long.
+        That is for what the broker notes about messages of its own: a slave that is away does not keep it from going
+        on. `then(False)` is called when the own disk takes too long. Without sync flush or replication at once.
         """
-        if self._store.is_sync:
-            self._store.flusher.wait_durable(end, then)
-        else:
+        if not self._safety.waits:
             then(True)
+            return
+        self._safety.when_safe(end, lambda _: then(self._safety.is_on_disk(end)))
 
     async def durable(self, end: int) -> bool:
         """Wait as :meth:`when_durable`; whether it came to be in time."""
@@ -202,17 +207,21 @@ class Putter:
         return outcome
 
     def answer(self, call: Call, end: int, reply: Reply) -> Reply | Deferred:
-        """`reply` now, or later when everything before `end` is durable."""
-        if not self._store.is_sync:
+        """`reply` now, or later when everything before `end` is safe.
+
+        For what is no send, replicas that are late do not change the answer: what was asked for is done, and would only
+        be done again (Apache: EndTransactionProcessor, AckMessageProcessor and others take FLUSH_SLAVE_TIMEOUT for a
+        success).
+        """
+        safety = self._safety
+        if not safety.waits:
             return reply
 
-        def then(durable: bool) -> None:
-            if durable:
-                call.respond(reply)
-                return
-            slow = self._store.flusher.slow_text()
-            remark = f"stored, but not known to be on the disk: {slow}"
-            call.respond(attrs.evolve(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark))
+        def then(status: PutStatus) -> None:
+            answer = reply
+            if status is PutStatus.FLUSH_DISK_TIMEOUT:
+                answer = attrs.evolve(reply, code=status.code, remark=safety.remark(status, end))
+            call.respond(answer)
 
-        self._store.flusher.wait_durable(end, then)
+        safety.when_safe(end, then)
         return DEFERRED

@@ -2,10 +2,10 @@
 
 Sends and pulls come per message and take a short way: typed decode, a plain function, a reply from a template.
 All other requests go through the :class:`RequestTable`. All frames of one receive are handled in one go, the store
-commits once, and the replies leave together; under sync flush they leave when the disk has them. Where data must
-be waited for, the request is put aside (:mod:`trio_mq.broker.cold`) and handled again. One-way requests are never
-answered, whatever becomes of them. Source of the rules: Apache NettyRemotingAbstract, SendMessageProcessor,
-PullMessageProcessor.
+commits once, and the replies leave together; with sync flush or sync replication, when the disk or the replicas have
+what was sent (:mod:`trio_mq.broker.safety`). Where data must be waited for, the request is put aside
+(:mod:`trio_mq.broker.cold`) and handled again. One-way requests are never answered, whatever becomes of them. Source of
+the rules: Apache NettyRemotingAbstract, SendMessageProcessor, PullMessageProcessor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import trio
 
 from trio_mq.broker.cold import ColdRequests
 from trio_mq.broker.processors.pull import Puller, PullRequest
-from trio_mq.broker.processors.send import Sender, SendRequest, Sent
+from trio_mq.broker.processors.send import SendRequest, Sent
+from trio_mq.broker.safety import PutStatus, Safety
 from trio_mq.broker.saver import Saver
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
@@ -70,13 +71,31 @@ class Inbound(Peer, Protocol):
         ...
 
 
+class Sends(Protocol):
+    """What takes sends: :class:`.processors.send.Sender`, or on a slave :class:`.role.NoSends`."""
+
+    failures: int
+
+    def send(
+        self, request: SendRequest, body: bytes, born_host: bytes, now_ms: int, token: object, /
+    ) -> Sent:
+        """Stage a message, or RequestRefused."""
+        ...
+
+    def send_batch(
+        self, request: SendRequest, body: bytes, born_host: bytes, now_ms: int, token: object, /
+    ) -> Sent:
+        """Stage a batch, or RequestRefused."""
+        ...
+
+
 class RemotingFace:
     """Handler of the broker's listeners (:class:`trio_mq.net.serve.Handler`)."""
 
     def __init__(
         self,
         store: Store,
-        sender: Sender,
+        sender: Sends,
         puller: Puller,
         table: RequestTable,
         clock: Clock,
@@ -86,8 +105,11 @@ class RemotingFace:
         topics: TopicTable,
         saver: Saver,
         answered: Callable[[Peer, commands.Command], None],
+        safety: Safety | None = None,
     ) -> None:
         self._store = store
+        self._safety = safety or Safety(store)
+        self._waits = self._safety.waits
         self._sender = sender
         self._puller = puller
         self._table = table
@@ -121,7 +143,7 @@ class RemotingFace:
         #: Receives so far, when the one that is timed began (0 for all others), and the topic of its last send.
         self._turn, self._began_s, self._timed_topic = 0, 0.0, ""
         #: Answers to the sends of the receive that is being handled: opaque, frame (empty for a one-way send),
-        #: whether it waits for the disk. A send's place in this list is its token in the store.
+        #: whether it waits to be safe. A send's place in this list is its token in the store.
         self._replies: list[tuple[int, bytes, bool]] = []
 
     # -- the handler -----------------------------------------------------------------------------------------
@@ -284,35 +306,49 @@ class RemotingFace:
             replies = self._refused(replies, failed)
         # Another sender may have created the topic, and wait for it too.
         topics_changed = self._version is not self._topics.version or self._saver.busy
-        if not topics_changed and not store.is_sync:
+        if not topics_changed and not self._waits:
             peer.write(b"".join([frame for _, frame, _ in replies]))
             if self._began_s:
                 self._took(self._timed_topic, self._began_s)
             return
-        peer.write(b"".join([f for _, f, wait in replies if not (wait or topics_changed)]))
-        later = [frame for _, frame, wait in replies if frame and (wait or topics_changed)]
-        if not later:
-            return
-        release, end = partial(_release, peer, later, store), store.log.written
-        if self._began_s:
-            release = partial(self._release_timed, release, self._timed_topic, self._began_s)
-        if not topics_changed:
-            self._when_durable(end, release)
-            return
+        now = [frame for _, frame, wait in replies if not wait]
+        later, end = [frame for _, frame, wait in replies if frame and wait], store.log.written
+        release = partial(self._release, peer, later, end, self._timed_topic, self._began_s)
+
+        def go() -> None:  # those that wait share one waiter
+            peer.write(b"".join(now))
+            if later:
+                self._safety.when_safe(end, release)
 
         def saved(error: StoreError | None) -> None:
             if error is None:
-                self._when_durable(end, release)
+                go()
             else:  # after a crash the topic may be gone
-                _tell_doubt(peer, later, f"stored, but its topic could not be saved: {error}")
+                remark = f"stored, but its topic could not be saved: {error}"
+                _tell(peer, now + later, ResponseCode.FLUSH_DISK_TIMEOUT, remark)
 
-        self._saver.soon(saved)
+        if topics_changed:
+            self._saver.soon(saved)
+        else:
+            go()
 
-    def _release_timed(
-        self, release: Callable[[bool], None], topic: str, began_s: float, durable: bool
+    def _release(
+        self,
+        peer: Inbound,
+        frames: list[bytes],
+        end: int,
+        topic: str,
+        began_s: float,
+        status: PutStatus,
     ) -> None:
-        release(durable)
-        self._took(topic, began_s)
+        """Let replies go that waited to be safe; too late means a success with another code."""
+        remark = self._safety.remark(status, end)
+        if remark is None:
+            peer.write(b"".join(frames))
+        else:
+            _tell(peer, frames, status.code, remark)
+        if began_s:
+            self._took(topic, began_s)
 
     def _took(self, topic: str, began_s: float) -> None:
         """The sends of a receive that is timed are answered; the last one's topic stands for all of them."""
@@ -331,12 +367,6 @@ class RemotingFace:
             else (opaque, frame, wait)
             for token, (opaque, frame, wait) in enumerate(replies)
         ]
-
-    def _when_durable(self, end: int, release: Callable[[bool], None]) -> None:
-        if self._store.is_sync:
-            self._store.flusher.wait_durable(end, release)
-        else:
-            release(True)
 
     # -- pulls -----------------------------------------------------------------------------------------------
 
@@ -394,25 +424,13 @@ class RemotingFace:
         await self._cold.run(task_status=task_status)
 
 
-def _release(peer: Inbound, frames: list[bytes], store: Store, durable: bool) -> None:
-    """Let replies go that waited for the disk; too late means a success with another code."""
-    if durable:
-        peer.write(b"".join(frames))
-    else:
-        slow = store.flusher.slow_text()
-        _tell_doubt(peer, frames, f"stored, but not known to be on the disk: {slow}")
+def _tell(peer: Inbound, frames: list[bytes], code: int, remark: str) -> None:
+    """Let replies to sends go with a code that says: stored, but not as safe as asked for."""
+    start = b'{"code":%d,"remark":%b,' % (code, msgspec.json.encode(remark))
+    peer.write(b"".join([_with_code(frame, start) for frame in frames if frame]))
 
 
-def _tell_doubt(peer: Inbound, frames: list[bytes], remark: str) -> None:
-    """Let replies go as FLUSH_DISK_TIMEOUT: the messages are stored, but a crash may take them."""
-    peer.write(b"".join([_with_timeout_code(frame, remark) for frame in frames if frame]))
-
-
-def _with_timeout_code(frame: bytes, remark: str) -> bytes:
-    """A successful send reply, turned into one that says FLUSH_DISK_TIMEOUT: stored, but not known durable."""
-    code = b'{"code":%d,"remark":%b,' % (
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        msgspec.json.encode(remark),
-    )
-    header = frame[8:].replace(b'{"code":0,', code, 1)
+def _with_code(frame: bytes, start: bytes) -> bytes:
+    """The reply to a send, with another start of its header if it was a success."""
+    header = frame[8:].replace(b'{"code":0,', start, 1)
     return _LENGTHS.pack(4 + len(header), len(header)) + header

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from trio_mq.broker.promises import wants_to_wait
 from trio_mq.config.ha import BrokerRole, HASettings
 from trio_mq.errors import RequestRefused
 from trio_mq.protocol.codes import ResponseCode
@@ -103,6 +104,14 @@ class Safety:
         self.alive_replicas: Callable[[], int] = _unlimited
 
     # -- before anything is stored ---------------------------------------------------------------------------
+
+    def wanted(self, props: bytes) -> bool:
+        """Whether the sender of a message wants to wait; raises as :meth:`check` if too few replicas are there."""
+        if not wants_to_wait(props):
+            return False
+        if self.may_refuse:
+            self.check()
+        return True
 
     def check(self) -> None:
         """Raise RequestRefused, as IN_SYNC_REPLICAS_NOT_ENOUGH, if too few replicas are there to store anything.

@@ -1,9 +1,9 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: checks, and records staged in the store.
 
 In: a typed send request and its body, from the remoting face. Out: a :class:`Sent`, which is true only after the
-store's next commit (and, under sync flush, sync). Checks are made once for a topic and queue and remembered until a
-topic changes; what remains per message is the message itself. Rules and their order: Apache SendMessageProcessor,
-AbstractSendMessageProcessor.msgCheck, HookUtils.checkBeforePutMessage.
+store's next commit (and safe when :mod:`trio_mq.broker.safety` says so). Checks are made once for a topic and queue
+and remembered until a topic changes; what remains per message is the message itself. Rules and their order: Apache
+SendMessageProcessor, AbstractSendMessageProcessor.msgCheck, HookUtils.checkBeforePutMessage.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from trio_mq.broker.promises import (
     is_half,
     is_special,
     refuse_what_waits,
-    wants_to_wait,
 )
 from trio_mq.broker.redirects import Redirected, Redirects
 from trio_mq.broker.retries import RetrySends
+from trio_mq.broker.safety import Safety
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import Clock
 from trio_mq.config import BrokerSettings, StoreSettings
@@ -54,7 +54,6 @@ _STORE_V6: Final = int(MessageFlag.STORE_HOST_V6)
 _CLIENT_FLAGS: Final = ~(_BORN_V6 | _STORE_V6 | _INNER_BATCH)
 _V4_HOST_BYTES: Final = 8
 
-
 #: A send request as the ordinary or one of the short ways reads it: the same fields.
 SendRequest: TypeAlias = SendMessageRequest | SendFields | SendFieldsV2
 
@@ -62,7 +61,7 @@ SendRequest: TypeAlias = SendMessageRequest | SendFields | SendFieldsV2
 class Sent(NamedTuple):
     """What a reply says: log offset, queue and queue offset of the (first) message, and its unique id.
 
-    `wait` tells whether the sender wants to know it durable; `log_offsets` are those of all records of a batch;
+    `wait` tells whether the sender wants to know it safe; `log_offsets` are those of all records of a batch;
     `batch_unique_id` is set when the batch is one record, `recall_handle` when a timer can be recalled by it. A
     NamedTuple, since one is made for each message.
     """
@@ -90,8 +89,11 @@ class Sender:
         clock: Clock,
         host: Host,
         redirects: Redirects | None = None,
+        safety: Safety | None = None,
     ) -> None:
         self._store = store
+        safety = safety or Safety(store)
+        self._waits, self._wanted = safety.waits, safety.wanted
         self._topics = topics
         self._groups = groups
         self._settings = settings
@@ -199,6 +201,7 @@ class Sender:
             unique_id = self._ids.create(now_ms).encode()
             props = properties.append(props, b"UNIQ_KEY", unique_id)
         props = self._with_own(props)
+        wait = not self._waits or self._wanted(props)
         queue_offset = queue.next_offset
         log_offset = self._store.append(
             queue,
@@ -212,7 +215,6 @@ class Sender:
             reconsume_times=request.reconsume_times or 0,
             now_ms=now_ms,
         )
-        wait = not self._store.is_sync or wants_to_wait(props)
         fields = (log_offset, queue.queue_id, queue_offset, unique_id, wait, (), b"", b"")
         return tuple.__new__(Sent, fields)
 
@@ -267,11 +269,11 @@ class Sender:
         multi, stored_props = self._store.multi, to.properties
         further: tuple[BaseQueue, ...] = ()
         if multi is not None:
-            multi.names(
-                topic, props
-            )  # refused now also where it waits first, and is given its places later
+            # Refused now also where it waits first, and is given its places later.
+            multi.names(topic, props)
             stored_props, further = multi.assign(to.topic, stored_props)
         check_size(stored_props)
+        wait = not self._waits or self._wanted(props)
         stored_in = queue if to.topic == topic else self._store.queues.obtain(to.topic, to.queue_id)
         queue_offset = stored_in.next_offset
         log_offset = self._store.append(
@@ -288,7 +290,6 @@ class Sender:
             further=further,
             now_ms=now_ms,
         )
-        wait = not self._store.is_sync or wants_to_wait(props)
         handle = b""
         if to.timer_out_ms:
             broker, key = self._settings.broker_name, unique_id.decode("utf-8", "replace")
@@ -362,7 +363,7 @@ class Sender:
             if data and (data[-1] != TERMINATOR or is_special(data)):
                 items[number] = cleaned(number, items[number])
         unique_id = properties.get(props, b"UNIQ_KEY") or b""
-        wait = not self._store.is_sync or wants_to_wait(props)
+        wait = not self._waits or self._wanted(props)
         if queue.is_batch and unique_id:
             return self._inner_batch(
                 request, queue, body, props, len(items), unique_id, born_host, now_ms, token, wait
