@@ -181,6 +181,15 @@ class Putter:
 
     # -- when it is safe -------------------------------------------------------------------------------------
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything has to be waited for after a put."""
+        return self._safety.waits
+
+    def check_replicas(self) -> None:
+        """Raise RequestRefused when too few replicas are there to store what somebody is to be answered for."""
+        self._safety.check()
+
     def when_durable(self, end: int, then: Callable[[bool], None]) -> None:
         """Call `then(True)` once everything before `end` is safe, or no replica is waited for any longer.
 

@@ -59,7 +59,7 @@ class Acknowledged(NamedTuple):
 class Ahead:
     """Where the next pop starts, while the offset that a crash would leave is behind it.
 
-    `end` is the log offset that has to be durable first.
+    `end` is the log offset before which all has to be safe first.
     """
 
     offset: int
@@ -92,7 +92,7 @@ class PopLedger:
         self._settings = settings
         self._clock = clock
         self._host = store.host.packed
-        self._is_sync = store.is_sync
+        self._waits = putter.waits
         self._numbers = itertools.count()
         self._ahead: dict[QueueOfGroup, Ahead] = {}
         #: Messages that are out, by topic and group, then by queue.
@@ -108,8 +108,8 @@ class PopLedger:
     def hand_out(self, handed: Sequence[HandedOut], revive_queue_id: int) -> int:
         """Store the check points of one pop; the log offset behind them.
 
-        Raises StoreFull, or RequestRefused for an invisible time that the timer does not take; then nothing has
-        been handed out.
+        Raises StoreFull, or RequestRefused for an invisible time that the timer does not take or for want of
+        replicas; then nothing has been handed out.
         """
         end = self._put([(ck, revive_queue_id) for ck, _ in handed], [])
         for ck, next_offset in handed:
@@ -150,7 +150,7 @@ class PopLedger:
         key = (topic, group, queue_id)
         ahead = self._ahead.get(key)
         if ahead is None:
-            if not self._is_sync or end is None:
+            if not self._waits or end is None:
                 self._offsets.commit(group, topic, queue_id, next_offset, client="a pop")
                 return
             ahead = self._ahead[key] = Ahead(next_offset, end)
@@ -172,7 +172,7 @@ class PopLedger:
     # -- acknowledgements ------------------------------------------------------------------------------------
 
     def acknowledge(self, acks: Sequence[Acknowledged]) -> int:
-        """Store acknowledgements; the log offset behind them. Raises StoreFull; then none is stored."""
+        """Store acknowledgements; the log offset behind them. Raises as :meth:`hand_out`; then none is stored."""
         end = self._put([], acks)
         for ack, _, _ in acks:
             self.back(ack.topic, ack.group, ack.queue_id, ack.pop_time_ms, len(ack.offsets()))
@@ -187,6 +187,7 @@ class PopLedger:
         checkpoints: Sequence[tuple[Checkpoint, int]],
         acks: Sequence[Acknowledged],
     ) -> int:
+        self._putter.check_replicas()
         now_ms, log_end = self._clock.now_ms(), self._store.log.end
         letters = [
             self._letter(

@@ -67,6 +67,7 @@ class Recalls:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {request.topic}")
         handle = self._checked(request, now_ms)
         letter = self._letter(call, request, handle, now_ms)
+        self._putter.check_replicas()
         try:
             put = self._putter.deliver(letter)
         except StoreFull as error:

@@ -151,6 +151,7 @@ class Replies:
         if not self._settings.store_reply_message_enable:
             return None
         try:
+            self._putter.check_replicas()
             return self._putter.deliver(letter)
         except (StoreFull, LocalProtocolError, RequestRefused) as error:
             log.warning("a reply is not stored in %s: %s", letter.topic, error)

@@ -131,7 +131,9 @@ class Checks:
                 log.info("transactions checked: %s", done)
         # Behind the progress nobody looks any more; so the copies have to be safe before it is noted.
         with trio.move_on_after(DURABLE_LIMIT_S) as scope:
-            await transactions.store.log.durable.reached(transactions.store.log.written)
+            written = transactions.store.log.written
+            await transactions.putter.durable(written)
+            await transactions.store.log.durable.reached(written)
         if not scope.cancelled_caught:
             transactions.advance()
         return done
