@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import trio
 
+from trio_mq.clock import Clock
+
 DEFAULT_START_MS = 1_700_000_000_000
 """A round moment in November 2023 that shows at once as made up."""
 
@@ -36,6 +38,23 @@ class TrioClock:
         self._now_ms = now_ms
         self._rest_s = 0.0
         self._read_at_s = trio.current_time()
+
+
+class MachineClock:
+    """The wall clock of one machine: that of all of them, or one that is some time ahead or behind."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        #: How far it is ahead (ms), or behind.
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        return self._clock.now_ms() + self.ahead_ms
+
+    def jump(self, by_ms: int) -> None:
+        """Be set forwards or backwards, while everything that uses it goes on."""
+        self.ahead_ms += by_ms
 
 
 class ManualClock:

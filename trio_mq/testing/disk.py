@@ -212,6 +212,14 @@ class MemoryDisk(Faults):
         copy._names = self._names.copy()
         return copy
 
+    def fill(self, room_bytes: int = 0) -> None:
+        """Let the disk be full but for so many bytes: what takes no more room still works."""
+        self.capacity_bytes = self._names.used_bytes() + room_bytes
+
+    def make_room(self) -> None:
+        """End :meth:`fill`."""
+        self.capacity_bytes = DEFAULT_CAPACITY_BYTES
+
     def files(self) -> dict[str, bytes]:
         """What is in all files now, by path."""
         return {

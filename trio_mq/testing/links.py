@@ -5,8 +5,9 @@ mock clock. :func:`serve_stream` gives such a stream to a handler of :mod:`trio_
 :mod:`.hosts` runs whole servers. Called by tests of links, and by :mod:`.cluster`.
 
 There are two kinds of silence. :meth:`MemoryNetwork.partition` black-holes one address: what is sent meanwhile is
-lost, as with a half-open connection. :meth:`MemoryNetwork.sever` parts hosts from each other: what is sent meanwhile
-arrives when they are mended, as TCP has it.
+lost, as with a half-open connection. :meth:`MemoryNetwork.sever` parts hosts from each other, and
+:meth:`MemoryNetwork.deafen` does so in one direction: what is sent meanwhile arrives when they are mended, as TCP has
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ from trio_mq.errors import PeerUnavailable
 from trio_mq.net.requests import Peer
 from trio_mq.protocol.frames import FrameReader, RawFrame
 from trio_mq.protocol.message import Host
-from trio_mq.testing.wires import CAPACITY_BYTES, Changed, MemoryStream, Wire, memory_pair
+from trio_mq.testing.conditions import ANY, Conditions, CutToCome
+from trio_mq.testing.wires import (
+    CAPACITY_BYTES,
+    Changed,
+    Ending,
+    MemoryStream,
+    Wire,
+    memory_pair,
+)
 
 __all__ = [
     "CAPACITY_BYTES", "CLIENT_HOST", "MemoryListener", "MemoryNetwork", "MemoryPeer", "MemoryStream", "Wire",
@@ -91,9 +100,8 @@ class MemoryNetwork:
         self._wires: list[Wire] = []
         self._numbers = itertools.count()
         self._changed = Changed()
-        #: Hosts, and pairs of them, that hear nothing; and what a message to or from them takes.
-        self._severed: set[frozenset[str]] = set()
-        self._delays: dict[frozenset[str], float] = {}
+        self._conditions = Conditions()
+        self._twins: list[Address] = []
 
     # -- addresses
 
@@ -149,41 +157,80 @@ class MemoryNetwork:
 
     def sever(self, host: str, other: str | None = None) -> None:
         """Let nothing pass between two hosts, or between one and all others."""
-        self._severed.add(_pair(host, other))
+        self._conditions.sever(host, other or ANY)
+        self._apply()
+
+    def deafen(self, host: str, other: str | None = None) -> None:
+        """Let nothing that `other`, or anybody else, sends arrive at `host`, which is heard all the same.
+
+        Nobody can connect in such a state, since that takes both directions. What `host` sends arrives, but it does not
+        hear so: it gets stuck as soon as its send buffer is full.
+        """
+        self._conditions.deafen(host, other or ANY)
         self._apply()
 
     def mend(self, host: str | None = None, other: str | None = None) -> None:
-        """Take back one :meth:`sever`, or without arguments all of them."""
+        """Take back one :meth:`sever` or :meth:`deafen`, or without arguments all of them."""
         if host is None:
-            self._severed.clear()
-        self._severed.discard(_pair(host or "", other))
+            self._conditions.mend_all()
+        else:
+            self._conditions.mend(host, other or ANY)
         self._apply()
 
     def slow(self, host: str, delay_s: float, other: str | None = None) -> None:
         """Let all that passes between two hosts, or between one and all others, take longer; 0 ends that."""
-        self._delays[_pair(host, other)] = delay_s
+        self._conditions.slow(host, delay_s, other or ANY)
+        self._apply()
+
+    def throttle(self, host: str, bytes_per_s: float | None, other: str | None = None) -> None:
+        """Let a host take no more than that from each connection with `other`, or with anybody; None ends that."""
+        self._conditions.throttle(host, bytes_per_s, other or ANY)
         self._apply()
 
     def is_severed(self, host: str) -> bool:
         """Whether a host is parted from everybody."""
-        return _pair(host, None) in self._severed
+        return self._conditions.is_severed(host)
 
     def _apply(self) -> None:
         for wire in self._living():
             wire.delay_s = self._delay_s(*wire.hosts)
-            if wire.is_held != self._is_severed(*wire.hosts):
-                wire.hold(not wire.is_held)
+            self._conditions.apply(wire)
         self._changed.notify()
 
     def _living(self) -> list[Wire]:
         self._wires = [wire for wire in self._wires if not wire.is_over]
         return self._wires
 
-    def _is_severed(self, one: str, other: str) -> bool:
-        return one != other and not self._severed.isdisjoint(_groups(one, other))
-
     def _delay_s(self, one: str, other: str) -> float:
-        return self.delay_s + sum(self._delays.get(group, 0.0) for group in _groups(one, other))
+        return self.delay_s + self._conditions.delay_s(one, other)
+
+    # -- single connections
+
+    def between(self, one: str, other: str, port: int | None = None) -> list[Wire]:
+        """The connections between two hosts that are in use, whoever made them; `port` is that of the server."""
+        hosts = sorted((one, other))
+        return [
+            wire
+            for wire in self._living()
+            if sorted(wire.hosts) == hosts and port in (None, wire.port)
+        ]
+
+    def cut_next(
+        self,
+        sender: str,
+        receiver: str,
+        count: int,
+        *,
+        ending: Ending = "reset",
+        port: int | None = None,
+    ) -> None:
+        """Let the next connection between two hosts end after exactly `count` bytes of `sender`."""
+        self._conditions.cut_next(CutToCome(sender, receiver, count, ending, port or 0))
+
+    def twin_next(self, address: Address) -> None:
+        """Let the next connection to an address be made twice: the server gets all that the client sends on both, and
+        what it says on the second one is lost. The second one stays when the client closes, and nobody is told."""
+        self._twins.append(address)
 
     # -- connecting
 
@@ -198,7 +245,8 @@ class MemoryNetwork:
         self.attempts.append((anyio.current_time(), address))
         with anyio.move_on_after(timeout_s):
             await anyio.sleep(self._delay_s(host, address.host))
-            while self._is_severed(host, address.host):
+            conditions, there = self._conditions, address.host
+            while not (conditions.hears(host, there) and conditions.hears(there, host)):
                 await self._changed.wait()
             listener = self._listeners.get(address)
             if listener is None:
@@ -209,24 +257,23 @@ class MemoryNetwork:
         raise PeerUnavailable(f"{address}: no answer within {timeout_s:g} s")
 
     def _connected(self, host: str, listener: MemoryListener) -> MemoryStream:
+        theirs = self._joined(host, listener)
+        if listener.address in self._twins:
+            self._twins.remove(listener.address)
+            back, twin = self._joined(host, listener).wire.directions
+            theirs.wire.directions[1].mirror, back.is_sink = twin, True
+        return theirs
+
+    def _joined(self, host: str, listener: MemoryListener) -> MemoryStream:
         hosts = host, listener.address.host
-        delay_s = self._delay_s(*hosts)
-        ours, theirs = memory_pair(
-            delay_s, hosts, Host(host, FIRST_CLIENT_PORT + self.next_number() % CLIENT_PORTS)
-        )
+        client = Host(host, FIRST_CLIENT_PORT + self.next_number() % CLIENT_PORTS)
+        ours, theirs = memory_pair(self._delay_s(*hosts), hosts, client, listener.address.port)
         if len(self._wires) % SWEEP_EVERY == SWEEP_EVERY - 1:
             self._living()
         self._wires.append(ours.wire)
+        self._conditions.begin(ours.wire)
         listener.arrive(ours)
         return theirs
-
-
-def _pair(host: str, other: str | None) -> frozenset[str]:
-    return frozenset({host} if other is None else {host, other})
-
-
-def _groups(one: str, other: str) -> tuple[frozenset[str], ...]:
-    return frozenset({one}), frozenset({other}), frozenset({one, other})
 
 
 class FrameHandler(Protocol):

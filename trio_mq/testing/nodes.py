@@ -24,6 +24,7 @@ from trio_mq.net.network import Network
 from trio_mq.store.disk import Disk
 from trio_mq.system import Ready, run_system
 from trio_mq.tasks import stage
+from trio_mq.testing.clock import MachineClock
 from trio_mq.testing.disk import MemoryDisk
 from trio_mq.testing.disk_state import Keep
 from trio_mq.testing.hosts import MemoryHost
@@ -64,8 +65,8 @@ class Node(ABC):
         self.address = Address(host, port)
         self.settings = settings
         self.network = network
-        #: The wall clock of this machine: a test may give it one of its own.
-        self.clock = clock
+        #: The wall clock of this machine: that of all, until a test lets it jump.
+        self.clock = MachineClock(clock)
         self.disk = MemoryDisk()
         self.wrap: Wrap | None = None
         #: What the last start of a broker told.
@@ -145,8 +146,18 @@ class Node(ABC):
         for other in others or (None,):
             self.network.sever(self.host, other)
 
+    def deafen(self, *others: str) -> None:
+        """Let nothing arrive here of what those hosts, or any other, send; they hear this machine all the same."""
+        for other in others or (None,):
+            self.network.deafen(self.host, other)
+
+    def throttle(self, bytes_per_s: float | None, *others: str) -> None:
+        """Let this machine take no more than that from each of its connections; None ends that."""
+        for other in others or (None,):
+            self.network.throttle(self.host, bytes_per_s, other)
+
     def heal(self, *others: str) -> None:
-        """End :meth:`partition`."""
+        """End :meth:`partition` and :meth:`deafen`."""
         for other in others or (None,):
             self.network.mend(self.host, other)
 

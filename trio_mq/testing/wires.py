@@ -1,8 +1,8 @@
 """Wires in memory: pairs of streams, which a test delays, cuts, holds and resets.
 
-In: what a test wants to happen to a connection, or to one direction of it. Out: streams with anyio's names (``send``, ``receive``) and Trio's
-(``send_all``, ``receive_some``), so that both sides of a link run on them, under any backend and under a mock clock.
-Made by :mod:`.links`.
+In: what a test wants to happen to a connection, or to one direction of it. Out: streams with anyio's names (``send``,
+``receive``) and Trio's (``send_all``, ``receive_some``), so that both sides of a link run on them, under any backend
+and under a mock clock. Made by :mod:`.links`.
 """
 
 from __future__ import annotations
