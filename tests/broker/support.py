@@ -22,6 +22,7 @@ from trio_mq.broker.remoting import RemotingFace
 from trio_mq.broker.tables import BrokerTables, load_tables
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings, Settings, StoreSettings
+from trio_mq.config.ha import HASettings
 from trio_mq.protocol import bodies, command, headers
 from trio_mq.protocol.bodies import (
     ConsumeFromWhere,
@@ -364,12 +365,13 @@ async def serving(
     host: Host = HOST,
     broker: BrokerSettings = BROKER,
     store: StoreSettings = STORE,
+    ha: HASettings | None = None,
     clock: TrioClock | None = None,
     clean_stop: bool = True,
 ) -> AsyncIterator[Bench]:
     """A recovered, working broker, stopped in order at the end; or, without `clean_stop`, just cancelled."""
     disk, clock = disk or MemoryDisk(), clock or TrioClock()
-    settings = Settings(broker=broker, store=store)
+    settings = Settings(broker=broker, store=store, ha=ha or HASettings())
     topics = TopicTable(broker, clock)
     parts = open_parts(disk, store, clock, lambda topic: is_batch(topics, topic))
     try:

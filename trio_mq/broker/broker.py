@@ -34,6 +34,7 @@ from trio_mq.broker.put import Putter
 from trio_mq.broker.redirects import Redirects
 from trio_mq.broker.remoting import RemotingFace
 from trio_mq.broker.retries import RetrySends
+from trio_mq.broker.role import NoSends, Role
 from trio_mq.broker.safety import Replicas, Safety
 from trio_mq.broker.saver import Saver
 from trio_mq.broker.stats import SAMPLE_S, BrokerStats
@@ -83,8 +84,11 @@ class Broker:
         self.redirects = Redirects(settings.store)
         #: When puts may be answered; `primary` is who knows what slaves have.
         self.safety = Safety(store, settings.ha, primary)
-        self.putter = Putter(store, self.redirects, clock)
+        self.putter = Putter(store, self.redirects, clock, self.safety)
+        #: What this broker may do; news about the others of its name changes it.
+        self.role = Role(settings.ha, mine.broker_id)
         self.requests = RequestTable("broker")
+        self.requests.refusal = self.role.refusal
         #: Called with the name of each topic that was created, changed or deleted.
         self.topic_changed: Callable[[str], None] | None = None
         #: Called when all topics allow more or less than before.
@@ -99,6 +103,7 @@ class Broker:
             self.holds,
             self.filters,
             mine,
+            self.role,
         )
         self.face = self._make_face()
         self.timers = self._make_timers()
@@ -144,6 +149,7 @@ class Broker:
             self._clock,
             store.host,
             self.redirects,
+            self.safety,
         )
         sender.retry_sends = RetrySends(self.topics, self._groups, self.locks)
         return sender
@@ -151,7 +157,7 @@ class Broker:
     def _make_face(self) -> RemotingFace:
         return RemotingFace(
             self.store,
-            self.sender,
+            self.sender if self.role.puts else NoSends(self.role),
             self.puller,
             self.requests,
             self._clock,
@@ -161,6 +167,7 @@ class Broker:
             self.topics,
             saver=self.saver,
             answered=self.calls.answered,
+            safety=self.safety,
         )
 
     def _make_timers(self) -> Timers | None:
@@ -239,6 +246,7 @@ class Broker:
         self.topics.changed = self._topic_changed
         self.store.dispatcher.listeners += [self.holds.arrived, self.pops.arrived]
         self.store.cleaner.expired = self._expired
+        self.role.changed.append(self._role_changed)
 
     def _disconnected(self, peer: Peer) -> None:
         self.holds.drop(peer)
@@ -263,6 +271,11 @@ class Broker:
     def _group_changed(self, group: str) -> None:
         self.saver.soon()
         self.pops.group_changed(group)
+
+    def _role_changed(self) -> None:
+        """Let who waits at a slave go to the master that is back."""
+        if not self.role.master_is_gone:
+            self.holds.answer_all()
 
     def _permission_changed(self) -> None:
         if self.permission_changed is not None:
@@ -297,16 +310,21 @@ class Broker:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.face.run)
             await nursery.start(self.holds.run)
-            await nursery.start(self.delays.run)
-            if self.timers is not None:
-                await nursery.start(self.timers.run)
             await nursery.start(self.calls.run)
-            await nursery.start(self.transactions.run)
             await nursery.start(self.saver.run)
-            await nursery.start(self.pops.run)
+            if self.role.puts:
+                await self._start_putting(nursery)
             nursery.start_soon(self.filters.prepare, self.store.parts.disk)
             await nursery.start(scheduler.run)
             task_status.started()
+
+    async def _start_putting(self, nursery: trio.Nursery) -> None:
+        """Start what puts messages by itself: on a slave none of it runs."""
+        await nursery.start(self.delays.run)
+        if self.timers is not None:
+            await nursery.start(self.timers.run)
+        await nursery.start(self.transactions.run)
+        await nursery.start(self.pops.run)
 
     async def _expire(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -100,6 +100,12 @@ class Holds:
         self._forget(moved)
         _answer(moved)
 
+    def answer_all(self) -> None:
+        """Answer all pulls now: they had better ask another broker."""
+        waiting = [held for of_queue in self._by_queue.values() for held in of_queue]
+        self._forget(waiting)
+        _answer(waiting)
+
     def expire(self, now_s: float) -> None:
         """Answer pulls whose time is over."""
         deadlines = self._deadlines

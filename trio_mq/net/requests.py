@@ -138,6 +138,11 @@ def _nothing() -> None:
     """Nobody has anything to settle."""
 
 
+def _all_welcome(_code: int) -> RequestRefused | None:
+    """No request is refused for its code."""
+    return None
+
+
 class RequestTable:
     """Request code to header type and processor."""
 
@@ -147,6 +152,8 @@ class RequestTable:
         self.passed_on: tuple[type[Exception], ...] = ()
         #: Called when all requests of one receive were handled, by who writes several of them at once.
         self.settle: Callable[[], None] = _nothing
+        #: Why requests with a code are refused now, whatever they say.
+        self.refusal: Callable[[int], RequestRefused | None] = _all_welcome
         self._entries: dict[int, tuple[type[Any] | None, Processor]] = {}
 
     def add(
@@ -178,6 +185,9 @@ class RequestTable:
             )
         header_type, process = entry
         try:
+            refused = self.refusal(call.command.code)
+            if refused is not None:
+                return Reply(refused.code, remark=refused.remark)
             header = headers.decode(header_type, call.command.ext) if header_type else None
             return process(call, header)
         except RequestRefused as refusal:

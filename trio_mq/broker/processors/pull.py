@@ -20,6 +20,7 @@ from trio_mq.broker.holds import Held, Holds
 from trio_mq.broker.members import ConsumerGroup, Members
 from trio_mq.broker.names import RETRY_PREFIX
 from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.role import Role
 from trio_mq.broker.subscriptions import is_tag_type
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings
@@ -31,7 +32,7 @@ from trio_mq.protocol.bodies import (
     SubscriptionGroupConfig,
     TopicConfig,
 )
-from trio_mq.protocol.codes import VERSION, Perm, PullFlag, ResponseCode
+from trio_mq.protocol.codes import VERSION, Perm, PullFlag, RequestCode, ResponseCode
 from trio_mq.protocol.headers.hot import PullFields
 from trio_mq.protocol.headers.pull import PullMessageReply, PullMessageRequest
 from trio_mq.store.queues import BaseQueue
@@ -107,12 +108,14 @@ class Puller:
         holds: Holds,
         filters: Filters,
         settings: BrokerSettings,
+        role: Role | None = None,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._members = members
+        self._role = role or Role()
         self._holds = holds
         self._filters = filters
         self._settings = settings
@@ -162,6 +165,7 @@ class Puller:
             count = min(request.max_msg_nums, self._max_count)
             wanted = allowed.filter
             found = self._store.reader.messages(queue, offset, count, wanted.codes, wanted.accepts)
+            found.next_offset = self._role.corrected(found, offset)
             if again is not None and request.sys_flag & _COMMIT:
                 self._offsets.commit(group, topic, queue_id, request.commit_offset)
         self._offsets.pulled(group, topic, queue_id, found.next_offset)
@@ -171,7 +175,7 @@ class Puller:
                 gets.took(began_s)
             return self._found(request, opaque, allowed, found)
         self.missed += 1
-        reply_code = _code_of(found.found, offset)
+        reply_code = self._role.reply_code(_code_of(found.found, offset))
         if (
             reply_code == ResponseCode.PULL_NOT_FOUND
             and again is not None
@@ -180,7 +184,7 @@ class Puller:
         ):
             return None
         header = PullMessageReply(
-            suggest_which_broker_id=0,
+            suggest_which_broker_id=self._role.suggest(allowed.group, lags=found.lags),
             next_begin_offset=found.next_offset,
             min_offset=found.min_offset,
             max_offset=found.max_offset,
@@ -198,7 +202,7 @@ class Puller:
             found.max_offset,
             found.min_offset,
             found.next_offset,
-            0,
+            self._role.suggest(allowed.group, lags=found.lags),
             allowed.topic.topic_sys_flag,
             opaque,
         )
@@ -227,6 +231,9 @@ class Puller:
     def _check(self, request: PullRequest) -> _Allowed:
         """Apache's checks in Apache's order."""
         settings = self._settings
+        refused = self._role.refusal(RequestCode.PULL_MESSAGE)
+        if refused is not None:
+            raise refused
         if not settings.broker_permission & Perm.READ:
             raise PullRefused(
                 ResponseCode.NO_PERMISSION,

@@ -1,0 +1,210 @@
+"""What a broker of this role may do: master, slave, or the slave that stands in for a master that is gone.
+
+In: the settings of replication, and what name servers tell of the other brokers of this name. Out: refusals by request
+code, whether services that put messages run, and to which broker a reader is sent. Called by the broker, its faces and
+processors. Pure. Source of the rules: Apache SendMessageProcessor.rejectRequest, PullMessageProcessor
+(rejectRequest, composeResponseHeader), EndTransactionProcessor, RecallMessageProcessor,
+BrokerController.updateMinBroker.
+
+A slave puts nothing into its log: the log is the master's. So it takes no sends, ends no transactions and hands out
+no pops (whose check points are messages), and delivers nothing that waits. That holds for a slave that acts as the
+master, too: there is no way out to another broker (Apache: EscapeBridge). Where that differs from Apache: a slave that
+acts as the master answers pulls whatever `slaveReadEnable` says, since its readers have nobody else; and a reader of
+a slave whose master is gone is kept there, and may wait there, where Apache's sends it around without a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn
+
+import attrs
+
+from trio_mq.config.ha import HASettings
+from trio_mq.errors import RequestRefused
+from trio_mq.protocol.bodies import SubscriptionGroupConfig
+from trio_mq.protocol.codes import RequestCode, ResponseCode
+from trio_mq.store.reader import Found, Messages
+
+MASTER_ID: Final = 0
+
+_SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+_PUT_BESIDES: Final[Mapping[int, int]] = {
+    RequestCode.END_TRANSACTION: ResponseCode.SLAVE_NOT_AVAILABLE,
+    RequestCode.RECALL_MESSAGE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: ResponseCode.SYSTEM_ERROR,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ResponseCode.SYSTEM_ERROR,
+    RequestCode.POP_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.ACK_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.BATCH_ACK_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.NOTIFICATION: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+#: Outcomes of a read after which Apache moves the reader, on a master.
+_MOVED: Final = frozenset(
+    {
+        Found.NO_MATCHED_LOGIC_QUEUE,
+        Found.NO_MESSAGE_IN_QUEUE,
+        Found.OFFSET_TOO_SMALL,
+        Found.OFFSET_OVERFLOW_BADLY,
+        Found.OFFSET_FOUND_NULL,
+    }
+)
+
+
+@attrs.define(eq=False)
+class Role:
+    """The role of one broker. Without arguments: a master whose readers stay with it."""
+
+    ha: HASettings = attrs.field(factory=HASettings)
+    broker_id: int = MASTER_ID
+    #: The smallest id of this name that name servers know, as far as they told.
+    min_broker_id: int = MASTER_ID
+    #: False once name servers answered that this name has no master. Those that cannot be asked prove nothing.
+    master_registered: bool = True
+    #: How many brokers of this name live, this one included; None unless name servers are asked for it.
+    alive_replicas: int | None = None
+    #: Called when any of this has changed.
+    changed: list[Callable[[], None]] = attrs.field(factory=list)
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the log is another broker's."""
+        return self.ha.is_slave
+
+    @property
+    def puts(self) -> bool:
+        """Whether services may put messages: delay levels, timers, transaction checks, pops that come back."""
+        return not self.ha.is_slave
+
+    @property
+    def acts_as_master(self) -> bool:
+        """Whether this slave answers readers in place of a master that is gone."""
+        return (
+            self.ha.is_slave
+            and self.ha.enable_slave_acting_master
+            and self.min_broker_id == self.broker_id
+        )
+
+    @property
+    def master_is_gone(self) -> bool:
+        """Whether name servers say that there is no master now."""
+        return self.ha.is_slave and (not self.master_registered or self.min_broker_id != MASTER_ID)
+
+    # -- news ------------------------------------------------------------------------------------------------
+
+    def hear_of_master(self, *, registered: bool) -> None:
+        """Name servers know a master of this name, or do not."""
+        if registered != self.master_registered:
+            self.master_registered = registered
+            self._tell()
+
+    def hear_of_min_id(self, broker_id: int) -> bool:
+        """The smallest id of this name that name servers know; whether that is news.
+
+        Only a slave that may act as the master minds: with Apache, too, the others take no notice.
+        """
+        if not self.ha.is_slave or not self.ha.enable_slave_acting_master:
+            return False
+        if broker_id == self.min_broker_id:
+            return False
+        self.min_broker_id = broker_id
+        self.master_registered = broker_id == MASTER_ID
+        self._tell()
+        return True
+
+    def _tell(self) -> None:
+        for told in self.changed:
+            told()
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    def refusal(self, code: int) -> RequestRefused | None:
+        """Why requests with that code are not answered in this role; None when they are."""
+        if not self.ha.is_slave:
+            return None
+        if code in _SENDS:
+            # Apache's hook turns them away; with that switched off, its store does.
+            is_hook = not self.ha.enable_slave_acting_master
+            refused = ResponseCode.SYSTEM_BUSY if is_hook else ResponseCode.SERVICE_NOT_AVAILABLE
+            return RequestRefused(
+                refused, "this broker is a slave, which takes no messages; send to the master"
+            )
+        if code in _PULLS:
+            if self.ha.slave_read_enable or self.acts_as_master:
+                return None
+            return RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                "this broker is a slave that answers no pulls (slaveReadEnable=false); pull from the master",
+            )
+        found = _PUT_BESIDES.get(code)
+        if found is None:
+            return None
+        what = RequestCode(code).name
+        return RequestRefused(
+            found, f"this broker is a slave, where {what} is not possible; ask the master"
+        )
+
+    # -- reads -----------------------------------------------------------------------------------------------
+
+    def suggest(self, group: SubscriptionGroupConfig, *, lags: bool) -> int:
+        """The id of the broker to pull from next; `lags` tells that the last read was far behind the log's end."""
+        if self.ha.is_slave and not lags:
+            return self.broker_id if self.master_is_gone else MASTER_ID
+        if not self.ha.slave_read_enable:
+            return MASTER_ID
+        if lags:
+            return group.which_broker_when_consume_slowly
+        return group.broker_id
+
+    def corrected(self, found: Messages, offset: int) -> int:
+        """Where a reader that asked for `offset` goes on: a slave, which may be behind, leaves it where it was."""
+        if self.ha.is_slave and not self.ha.offset_check_in_slave and found.found in _MOVED:
+            return offset
+        return found.next_offset
+
+    def reply_code(self, code: int) -> int:
+        """The code of the answer to a pull that found nothing, from that of a master.
+
+        A slave sends the reader back to a living master at once. Without one, an offset outside of the queue waits as
+        if it were the end: what is missing may still come.
+        """
+        if not self.ha.is_slave:
+            return code
+        if not self.master_is_gone:
+            return ResponseCode.PULL_RETRY_IMMEDIATELY
+        if code == ResponseCode.PULL_OFFSET_MOVED and not self.ha.offset_check_in_slave:
+            return ResponseCode.PULL_NOT_FOUND
+        return code
+
+
+class NoSends:
+    """Stands where a slave would have its :class:`.processors.send.Sender`: refuses all."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        #: Sends that could not be stored; here there are none.
+        self.failures = 0
+
+    def _refuse(self) -> RequestRefused:
+        refusal = self._role.refusal(RequestCode.SEND_MESSAGE)
+        assert refusal is not None, "only a slave takes no sends"
+        return refusal
+
+    def send(self, *_ignored: object) -> NoReturn:
+        """Refused."""
+        raise self._refuse()
+
+    def send_batch(self, *_ignored: object) -> NoReturn:
+        """Refused."""
+        raise self._refuse()
