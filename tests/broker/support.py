@@ -19,6 +19,7 @@ from trio_mq.broker.broker import Broker
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
 from trio_mq.broker.remoting import RemotingFace
+from trio_mq.broker.safety import Replicas
 from trio_mq.broker.tables import BrokerTables, load_tables
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings, Settings, StoreSettings
@@ -366,6 +367,7 @@ async def serving(
     broker: BrokerSettings = BROKER,
     store: StoreSettings = STORE,
     ha: HASettings | None = None,
+    primary: Replicas | None = None,
     clock: TrioClock | None = None,
     clean_stop: bool = True,
 ) -> AsyncIterator[Bench]:
@@ -387,7 +389,7 @@ async def serving(
         await recover(parts)
         kept = Store(parts, clock, host)
         await kept.start()
-        made = Broker(settings, kept, tables, clock, str(host))
+        made = Broker(settings, kept, tables, clock, str(host), primary)
         async with stage() as outer:
             await outer.start(kept.run)
             async with stage() as inner:

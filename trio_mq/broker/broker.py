@@ -86,7 +86,8 @@ class Broker:
         self.safety = Safety(store, settings.ha, primary)
         self.putter = Putter(store, self.redirects, clock, self.safety)
         #: What this broker may do; news about the others of its name changes it.
-        self.role = Role(settings.ha, mine.broker_id)
+        self.role = role = Role(settings.ha, mine.broker_id)
+        self.safety.alive_replicas = lambda: role.alive_replicas
         self.requests = RequestTable("broker")
         self.requests.refusal = self.role.refusal
         #: Called with the name of each topic that was created, changed or deleted.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -58,6 +57,11 @@ class Slave(Protocol):
         """Log offset up to which it has told to have everything; -1 before it has told anything."""
         ...
 
+    @property
+    def ahead(self) -> bool:
+        """Whether it was sent away, since it has what this broker has not; nothing of it counts then."""
+        ...
+
 
 class Replicas(Protocol):
     """The slaves of this broker (:class:`trio_mq.ha.primary.Primary`)."""
@@ -100,8 +104,8 @@ class Safety:
         #: Whether puts can be refused for want of replicas.
         self.may_refuse = is_sync_master and most > 1 and mine.enable_slave_acting_master
         assert replicas is not None or not self.waits_for_replicas, "nobody to wait for"
-        #: How many brokers of this name live, as name servers know; the owner of that knowledge sets it.
-        self.alive_replicas: Callable[[], int] = _unlimited
+        #: How many brokers of this name live, as name servers know, None if nobody knows.
+        self.alive_replicas: Callable[[], int | None] = lambda: None
 
     # -- before anything is stored ---------------------------------------------------------------------------
 
@@ -137,7 +141,8 @@ class Safety:
 
     def _in_sync(self) -> int:
         assert self._replicas is not None
-        return min(self.alive_replicas(), self._replicas.in_sync_count)
+        in_sync, alive = self._replicas.in_sync_count, self.alive_replicas()
+        return in_sync if alive is None else min(alive, in_sync)
 
     def _needed(self) -> int:
         """How many brokers have to have a put, this one included."""
@@ -191,7 +196,7 @@ class Safety:
         if status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
             return self.refusal()
         assert self._replicas is not None
-        have = 1 + sum(slave.ack_offset >= end for slave in self._replicas.slaves)
+        have = 1 + sum(_has(slave, end) for slave in self._replicas.slaves)
         return (
             f"stored, but {have} of {self._wanted()} brokers have it after "
             f"{self._settings.slave_timeout_ms} ms (slaveTimeout): {self._who_lacks(end)}"
@@ -206,11 +211,7 @@ class Safety:
                 "no slave is connected; start one, or see in its log why it does not reach this "
                 "broker's haListenPort"
             )
-        late = [
-            f"{slave.address} lacks {end - max(slave.ack_offset, 0)} bytes"
-            for slave in slaves
-            if slave.ack_offset < end
-        ]
+        late = [_lack(slave, end) for slave in slaves if not _has(slave, end)]
         if not late:
             return "all slaves that are connected have it; start one more"
         named = ", ".join(late[:NAMED_SLAVES])
@@ -250,13 +251,21 @@ class _Both:
         done(status)
 
 
+def _has(slave: Slave, end: int) -> bool:
+    return slave.ack_offset >= end and not slave.ahead
+
+
+def _lack(slave: Slave, end: int) -> str:
+    if slave.ahead:
+        return f"{slave.address} is ahead of this broker, and refused"
+    if slave.ack_offset < 0:
+        return f"{slave.address} has not told yet what it has"
+    return f"{slave.address} lacks {end - slave.ack_offset} bytes"
+
+
 def _tell_disk(done: Done, in_time: bool) -> None:
     done(PutStatus.PUT_OK if in_time else PutStatus.FLUSH_DISK_TIMEOUT)
 
 
 def _tell_replicas(done: Done, in_time: bool) -> None:
     done(PutStatus.PUT_OK if in_time else PutStatus.FLUSH_SLAVE_TIMEOUT)
-
-
-def _unlimited() -> int:
-    return sys.maxsize
