@@ -19,6 +19,7 @@ import trio
 from trio_mq.config.ha import HASettings
 from trio_mq.errors import FrameError, StoreError
 from trio_mq.ha.copylog import LogsDiffer
+from trio_mq.ha.flow import Meter
 from trio_mq.net.streams import BROKEN, RawStream
 from trio_mq.protocol.replication import Piece, PieceReader, encode_report
 from trio_mq.tasks import Watermark
@@ -78,29 +79,18 @@ class _Ended(Exception):
         self.end = LinkEnd(kind, reason)
 
 
-@attrs.define
 class Traffic:
     """What went over the connections to masters. Times are Trio's; None before the first."""
 
-    last_read_s: float | None = None
-    last_write_s: float | None = None
-    _second: int = 0
-    _bytes: int = 0
-    _bytes_before: int = 0
+    def __init__(self) -> None:
+        self.last_read_s: float | None = None
+        self.last_write_s: float | None = None
+        self.meter = Meter(0.0)
 
-    def add(self, size: int, now_s: float) -> None:
-        """Count bytes that came."""
+    def read(self, size: int, now_s: float) -> None:
+        """Bytes came."""
         self.last_read_s = now_s
-        second = int(now_s)
-        if second != self._second:
-            self._bytes_before = self._bytes if second == self._second + 1 else 0
-            self._second, self._bytes = second, 0
-        self._bytes += size
-
-    def bytes_per_s(self, now_s: float) -> int:
-        """Bytes that came in the last whole second (Apache: FlowMonitor)."""
-        behind = int(now_s) - self._second
-        return (self._bytes_before, self._bytes)[behind] if behind in (0, 1) else 0
+        self.meter.add(size, now_s)
 
 
 class MasterLink:
@@ -153,7 +143,7 @@ class MasterLink:
                 raise _Ended(EndKind.CLOSED, "it closed the connection")
             now_s = trio.current_time()
             silence.deadline = now_s + self._silence_s
-            self._traffic.add(len(data), now_s)
+            self._traffic.read(len(data), now_s)
             try:
                 pieces = self._reader.feed(data)
             except FrameError as error:
@@ -175,9 +165,9 @@ class MasterLink:
                 EndKind.MISMATCH,
                 f"it sends offset {offset} and this log ends at {copy.end}: they do not continue each other",
             )
-        if not body:
+        if not body and copy.end:
             return
-        last = offset + len(body) + left - 1
+        last = max(offset, offset + len(body) + left - 1)
         segment = copy.segment_bytes
         if last // segment != offset // segment:
             raise _Ended(
@@ -205,6 +195,8 @@ class MasterLink:
         Several appends share a report when the stream is slower than they are; none waits for another one.
         """
         kept = self._copy.kept
+        # The master sends what follows the first report: with SYNC_FLUSH it has to cover what is not durable yet.
+        await kept.reached(self._copy.end)
         try:
             while True:
                 told = kept.value

@@ -119,7 +119,7 @@ class Replica:
             state=self.state.state,
             reason=self.state.reason,
             max_offset=self._copy.end,
-            bytes_per_s=traffic.bytes_per_s(now_s),
+            bytes_per_s=traffic.meter.rate(now_s),
             read_age_s=None if read_s is None else now_s - read_s,
             write_age_s=None if write_s is None else now_s - write_s,
             reconnects=max(0, self._links - 1),
