@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "net": {"protocol"} | OPEN_TO_ALL,
     "store": {"protocol"} | OPEN_TO_ALL,
     "recovery": {"store", "protocol"} | OPEN_TO_ALL,
+    "ha": {"recovery", "store", "net", "protocol"} | OPEN_TO_ALL,
     "sql92": {"protocol"},
     "broker": {"__init__", "sql92", "store", "net", "protocol"}
     | OPEN_TO_ALL,  # __init__: the version

@@ -39,6 +39,10 @@ class Watermark:
             self._moved.set()
             self._moved = None
 
+    def fall_back(self, to: int) -> None:
+        """Go back to `to`, if that is less: what was counted is gone. Who waits goes on waiting."""
+        self.value = min(self.value, to)
+
     async def reached(self, target: int) -> None:
         """Wait until the value is at least `target`. Cancelling leaves nothing behind."""
         await trio.lowlevel.checkpoint()

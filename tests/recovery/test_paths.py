@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 from trio_mq.errors import StoreError
 from trio_mq.protocol.layout import PRE_BLANK_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_SIZE
-from trio_mq.recovery import foreign, iterators, replay
+from trio_mq.recovery import feed, foreign, iterators
 from trio_mq.recovery.paths import Path
 from trio_mq.recovery.recover import Choices, recover
 from trio_mq.testing.disk import MemoryDisk
@@ -178,7 +178,7 @@ async def recovered_by_all(world: World, monkeypatch: pytest.MonkeyPatch) -> Out
         with monkeypatch.context() as patch:
             if not fast:
                 patch.setattr(iterators, "_scan", [None])
-                patch.setattr(replay, "bulk_replay", lambda *args, **how: None)
+                patch.setattr(feed, "bulk_replay", lambda *args, **how: None)
             # Whether an index can be looked through depends on numpy, not on the way.
             patch.setattr(foreign, "_is_sound", lambda parts, offset: False)
             outcomes.append(await outcome(world, path, concurrently=concurrently))

@@ -1,9 +1,9 @@
 """Taking over thousands of records of the log into queues and index at once, with numpy.
 
-In: lots that came as columns. Out: the same entries and keys as :class:`trio_mq.recovery.replay.Replay` makes of the
+In: lots that came as columns. Out: the same entries and keys as :class:`trio_mq.recovery.feed.Feed` makes of the
 records one by one, byte for byte, or nothing at all: where anything about the records is unusual (a hole before one,
-an entry that differs, a batch queue, a delayed message, half messages), they are left to it. Imported where numpy is
-installed; nothing depends on it.
+an entry that differs, a batch queue, a delayed message, half messages, somebody who waits for them), they are left to
+it. Imported where numpy is installed; nothing depends on it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Run:
 
 
 class BulkReplay:
-    """Feeds queues and index from columns. `trusted` as in :class:`trio_mq.recovery.replay.Replay`."""
+    """Feeds queues and index from columns. `trusted` as in :class:`trio_mq.recovery.feed.Feed`."""
 
     accepts = ColumnLot
 
@@ -91,11 +91,22 @@ class BulkReplay:
             entries["tags_code"] = spans.tags_codes()
         if not all(self._agrees(run, heads, entries) for run in runs):
             return False
+        wants_keys = self._wants_keys(heads)
+        if wants_keys and not self._drained():
+            return False
         for run in runs:
             self._append(run, entries)
-        self._after(heads)
-        if self._wants_keys(heads):
+        if wants_keys:
             self._insert(heads, topics, texts, spans)
+        self._after(heads)
+        return True
+
+    def _drained(self) -> bool:
+        """Whether the keys of all records before are in the index; the oldest ones come first."""
+        dispatcher = self._dispatcher
+        while dispatcher.index_backlog:
+            if not dispatcher.index_chunk():
+                return False  # it is tried again later
         return True
 
     def _wants_keys(self, heads: NDArray[np.void]) -> bool:
@@ -122,7 +133,7 @@ class BulkReplay:
             rows = order[begin:end]
             topic, queue_id = self._topics[topics[rows[0]]], int(heads["queue_id"][rows[0]])
             lane = None if topic == SCHEDULE_TOPIC else self._lane_of(topic, queue_id)
-            if lane is None or lane.queue.is_batch or lane.queue.dropped:
+            if lane is None or lane.queue.is_batch or lane.queue.dropped or lane.queue.watched:
                 return None
             run = self._run(lane, rows, heads)
             if run is None:
@@ -164,16 +175,18 @@ class BulkReplay:
         queue.files.append(entries[new].tobytes())
         last = entries[new[-1]]
         queue.indexed_to = int(last["log_offset"]) + int(last["size"])
+        traffic = queue.traffic
+        traffic.messages += len(new)
+        traffic.bytes += int(entries["size"][new].sum())
         self._dispatcher.queues.dirty.add(queue)
         self._unwritten += len(new) * QUEUE_ENTRY_SIZE
 
     def _after(self, heads: NDArray[np.void]) -> None:
         """What the dispatcher knows of its progress."""
         dispatcher = self._dispatcher
-        dispatcher.dispatched = _end(heads)
-        dispatcher.newest_ms = int(heads["store_ms"][-1])
+        dispatcher.moved(_end(heads), int(heads["store_ms"][-1]))
         if self._unwritten >= TAIL_BYTES:
-            dispatcher.queues.write_tails()
+            dispatcher.write_tails()
             self._unwritten = 0
 
     def _insert(
@@ -184,9 +197,7 @@ class BulkReplay:
         spans: KeySpans | None,
     ) -> None:
         """Put the keys into the index of those records that it does not know."""
-        dispatcher, index = self._dispatcher, self._dispatcher.index
-        while dispatcher.index_backlog:
-            dispatcher.index_chunk()
+        index = self._dispatcher.index
         offsets = heads["log_offset"].astype(np.int64)
         first = int(np.searchsorted(offsets, index.indexed_to))
         if first == len(offsets):
@@ -201,10 +212,7 @@ class BulkReplay:
             )
         else:
             keys = self._keys(spans, topics, offsets, times_ms, first)
-        done = index.insert(keys)
-        while done < keys.total:
-            done += index.insert(keys, done)
-        index.indexed_to = max(index.indexed_to, _end(heads))
+        self._dispatcher.insert_keys(keys, max(index.indexed_to, _end(heads)))
 
     def _keys(
         self, spans: KeySpans, topics: Longs, offsets: Longs, times_ms: Longs, first: int

@@ -144,7 +144,7 @@ class BatchMessageIterator:
     """Many records at a time, out of windows that begin where the last whole record ended.
 
     A record that leads out of its window begins the next one; one that is larger than a window is read by itself.
-    With numpy a window is four of the usual ones.
+    With numpy a window is four of the usual ones, unless `columns` are not wanted.
     """
 
     def __init__(
@@ -155,13 +155,14 @@ class BatchMessageIterator:
         *,
         check_crc: bool = True,
         window_bytes: int = WINDOW_BYTES,
+        columns: bool = True,
     ) -> None:
         self.offset = begin
         self.verdict: Verdict | None = None
         self._read = read
         self._end = end
         self._check_crc = check_crc
-        self._scan = column_scan()
+        self._scan = column_scan() if columns else None
         windows = WINDOWS_AT_ONCE if self._scan else 1
         self._window_bytes = max(windows * window_bytes, HEAD_BYTES)
 

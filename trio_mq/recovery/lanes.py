@@ -1,6 +1,6 @@
 """A queue during a replay: what its files knew before, and which part of them was gone over.
 
-Made by :mod:`trio_mq.recovery.replay` for each queue that a record of the log belongs to.
+Made by :mod:`trio_mq.recovery.feed` for each queue that a record of the log belongs to.
 """
 
 from __future__ import annotations

@@ -26,10 +26,11 @@ from trio_mq.errors import StoreDamaged, StoreFull
 from trio_mq.protocol.verdict import Whole
 from trio_mq.recovery import apply, foreign, plan
 from trio_mq.recovery.choices import Choices as Choices
+from trio_mq.recovery.feed import Gap
 from trio_mq.recovery.indexscan import IndexState, scan_index
 from trio_mq.recovery.plan import EndPlan, Found, StartPlan
 from trio_mq.recovery.queuework import LogSegments, Look, for_each_queue, some_at_once
-from trio_mq.recovery.replay import Gap, Replay
+from trio_mq.recovery.replay import Replay
 from trio_mq.recovery.report import RecoveryReport
 from trio_mq.recovery.scan import (
     QueueTail,

@@ -55,10 +55,21 @@ class Cleaner:
         self._disk: Disk = commit_log.disk
         #: Why no message is taken, None if they are.
         self.refusal: str | None = None
+        #: Why none is ever taken, whatever the disk does; None where some are.
+        self._always: str | None = None
         #: Whether :attr:`refusal` comes from a write that failed; then only a write that works ends it.
         self._write_failed = False
         #: Called after segments expired.
         self.expired: Callable[[Expired], None] | None = None
+
+    def refuse_always(self, reason: str) -> None:
+        """Take no messages, whatever room there is."""
+        self._always = self.refusal = reason
+
+    @property
+    def trouble(self) -> str | None:
+        """What of the disk keeps messages from being taken, None when it is well."""
+        return None if self.refusal == self._always else self.refusal
 
     def write_failed(self, error: OSError) -> None:
         """A write to the store's files did not work: take no messages until one does."""
@@ -131,19 +142,19 @@ class Cleaner:
 
     async def _decide(self, pressure: Pressure) -> None:
         """Refuse messages, or take them again."""
-        refusal = pressure.refuse
+        trouble = pressure.refuse
         if self._write_failed:
             if not await self._can_write():
-                refusal = self.refusal
+                trouble = self.trouble
             else:
                 self._write_failed = False
-        if refusal == self.refusal:
+        if trouble == self.trouble:
             return
-        if refusal is None:
+        if trouble is None:
             log.warning("there is room again for %s: messages are taken", self._settings.path)
-        elif self.refusal is None:
-            log.error("%s", refusal)
-        self.refusal = refusal
+        elif self.trouble is None:
+            log.error("%s", trouble)
+        self.refusal = trouble if trouble is not None else self._always
 
     async def _can_write(self) -> bool:
         """Whether what failed works again: the log at its end, what is left of queues and index, a new file."""

@@ -128,14 +128,27 @@ class Dispatcher:
             dispatched = log_offset + size
             if index_enabled and transaction != _ROLLBACK:
                 wait_for_index(stored)
-        self.dispatched = dispatched
-        self.newest_ms = ms
-        if not self._working:
-            self._working = True
-            self._work.set()
+        self.moved(dispatched, ms)
         if hits:
             for listener in self.listeners:
                 listener(hits)
+
+    def moved(self, dispatched: int, newest_ms: int) -> None:
+        """Records before an offset have their entries in memory, the newest of them with that store time."""
+        self.dispatched = dispatched
+        self.newest_ms = newest_ms
+        if not self._working:
+            self._working = True
+            self._work.set()
+
+    def insert_keys(self, keys: SomeKeys, indexed_to: int) -> None:
+        """Insert keys that were made elsewhere; all records before an offset have theirs then.
+
+        Only while no record waits for the index. What it does not take now is tried again, before any other.
+        """
+        assert not self.index_backlog
+        self._chunk = _Chunk(keys, 0, indexed_to)
+        self.index_chunk()
 
     def _apply_further(self, records: Iterable[Stored]) -> list[Arrival]:
         """Make records visible in their further queues (LMQ)."""
@@ -159,7 +172,7 @@ class Dispatcher:
             await self._work.wait()
             self._work = trio.Event()
             self._working = False
-            while self.queues.dirty or self._backlog:
+            while self.queues.dirty or self.index_backlog:
                 done = self.write_tails()
                 if self._bulk_wanted and len(self._backlog) >= BULK_FROM:
                     await self.queues.disk.run(self._load_bulk)
@@ -194,7 +207,7 @@ class Dispatcher:
 
     def _index_some(self) -> bool:
         until = trio.current_time() + INDEX_BUDGET_S
-        while self._backlog:
+        while self.index_backlog:
             if not self.index_chunk():
                 return False
             if trio.current_time() > until and len(self._backlog) < INDEX_BACKLOG:
@@ -256,13 +269,13 @@ class Dispatcher:
 
     @property
     def index_backlog(self) -> int:
-        """Records whose keys are not in the index yet."""
-        return len(self._backlog)
+        """Records whose keys are not in the index yet, as far as they are counted; 0 when there are none."""
+        return len(self._backlog) or int(self._chunk is not None)
 
     def finish(self) -> None:
         """Write all that is left; OSError when that does not work. For a store that closes, and for recovery."""
         self.queues.write_tails()
-        while self._backlog:
+        while self.index_backlog:
             if not self.index_chunk():
                 raise OSError(errno.ENOSPC, "the key index cannot be written", self.index.directory)
 

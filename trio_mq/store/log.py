@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from trio_mq.protocol.layout import BLANK_HEADER_SIZE
 from trio_mq.protocol.record import blank
-from trio_mq.store.disk import Disk
+from trio_mq.store.disk import Buffer, Disk
 from trio_mq.store.segments import FilePool, Segments, make_segment_file, pool_limit
 from trio_mq.tasks import Watermark
 
@@ -99,6 +99,54 @@ class CommitLog:
         self.end = self.written
         with suppress(OSError):
             self.segments.write(bytes(size), self.written)
+
+    # -- copying another log ---------------------------------------------------------------------------------
+
+    def copy(self, data: Buffer, offset: int) -> None:
+        """Write bytes of another log where this one ends; a log without a byte may begin anywhere.
+
+        They may not lead out of one segment. After an OSError the log is as it was before.
+        """
+        assert not self.staging
+        begins = offset != self.end
+        assert not begins or self.end == 0
+        if begins:
+            self._begin(offset)
+        elif offset == self._segment_end:
+            self.roll()
+        try:
+            self.segments.write(data, offset)
+        except OSError:
+            with suppress(OSError):
+                self.segments.write(bytes(len(data)), offset)
+            if begins:
+                self.segments.drop_all()
+                self._segment_end = 0
+            raise
+        if begins:
+            self.open_at(offset)
+        self.end = self.written = offset + len(data)
+
+    def _begin(self, offset: int) -> None:
+        """Have the file, and no other one, that the first byte of an empty log goes to."""
+        segment = self.segments.segment_of(offset)
+        if self.segments.has(segment):
+            return
+        if not self.segments.empty:  # the first one, without a byte
+            self.drop_spare()
+            self.segments.drop_all()
+        self._segment_end = 0
+        self.segments.create(segment, durable=True)
+
+    def cut_back(self, end: int) -> None:
+        """Let the log end earlier, in its last segment with a byte: zeros take the place of what was behind."""
+        assert not self.staging
+        assert self.segments.segment_of(self.written - 1) == self.segments.segment_of(end)
+        self.segments.write(bytes(self.written - end), end)
+        self.end = self.written = end
+        self.durable.fall_back(end)
+
+    # -- trying ----------------------------------------------------------------------------------------------
 
     def probe(self) -> None:
         """Try whether the log can be written where it ends; raises OSError if not. Changes nothing that counts."""

@@ -43,6 +43,8 @@ log = logging.getLogger("trio_mq.store")
 
 #: Time that a clean stop gives to each of its steps.
 CLOSE_LIMIT_S = 5.0
+#: What senders are told by a store that copies another one.
+FOLLOWS = "this broker is a slave, it takes no messages; send them to the master"
 #: Where a record says its own log offset.
 _LOG_OFFSET_AT = 28
 _LONG = Struct(">q")
@@ -125,9 +127,11 @@ def _lay_out(
 
 
 class Store:
-    """A recovered store."""
+    """A recovered store. One that `follows` another takes no messages: its log is a copy."""
 
-    def __init__(self, parts: StoreParts, clock: Clock, host: Host) -> None:
+    def __init__(
+        self, parts: StoreParts, clock: Clock, host: Host, *, follows: bool = False
+    ) -> None:
         settings = parts.settings
         self.parts = parts
         self.log = parts.log
@@ -143,6 +147,15 @@ class Store:
             parts.log, parts.queues, parts.index, self.dispatcher, settings, clock
         )
         self.dispatcher.failed = self.cleaner.write_failed
+        self.follows = follows
+        if follows:
+            self.cleaner.refuse_always(FOLLOWS)
+        #: Called after the log has grown: replicas may have more of it.
+        self.grown: Callable[[], None] | None = None
+        #: With sync flush, called after records have become visible: the durable end has moved.
+        self.confirmed_moved: Callable[[], None] | None = None
+        #: Why the next start has to look at everything, whatever else a clean stop finds.
+        self.unclean: str | None = None
         self.flusher = Flusher(
             parts.log, parts.queues, parts.index, self.dispatcher, parts.checkpoint, settings
         )
@@ -316,8 +329,12 @@ class Store:
             self.flusher.written()
         else:
             self.dispatcher.apply(staged)
+        if self.grown is not None:
+            self.grown()
 
     def _durable_moved(self) -> None:
+        if self.confirmed_moved is not None:
+            self.confirmed_moved()
         hidden, durable = self._hidden, self.log.durable.value
         if not hidden:
             return
@@ -397,7 +414,10 @@ class Store:
                     "the abort marker stays, so that the next start fills a hole in a queue"
                 )
                 return
-            if self.refusal is None:
+            if self.unclean is not None:
+                log.warning("the abort marker stays: %s", self.unclean)
+                return
+            if self.cleaner.trouble is None:
                 await parts.disk.run(partial(parts.abort.remove, parts.root))
                 return
         except OSError as error:

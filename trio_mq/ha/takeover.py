@@ -1,0 +1,212 @@
+"""The reput loop of a slave: records of the copied log on their way into queues and index, while it runs.
+
+In: the store's log, which grows by pieces that are cut anywhere. Out: entries and keys of all whole records, made by
+the same code as during a start (:mod:`trio_mq.recovery.feed`), through the store's own dispatcher, so that long polls
+and all who follow queues are served as on a master. Called by :mod:`trio_mq.ha.copylog`.
+
+Nothing that is not confirmed is looked at: with sync flush that is what is durable (case C071). A record of which only
+a part is there waits for the rest, however long that takes; what is no record though all its bytes are there is told
+once, and passed over. Rules: Apache DefaultMessageStore.ReputMessageService.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Final
+
+import trio
+
+from trio_mq.protocol.layout import BLANK_MAGIC
+from trio_mq.protocol.verdict import Blank, Damaged, Torn, Whole
+from trio_mq.recovery.feed import Feed
+from trio_mq.recovery.iterators import (
+    HEAD_BYTES,
+    RECORD_LIMIT_BYTES,
+    BatchMessageIterator,
+    claimed_size,
+    column_scan,
+)
+from trio_mq.recovery.lots import Lot
+from trio_mq.recovery.survey import next_whole
+from trio_mq.store.segments import ColdData
+from trio_mq.store.store import Store
+
+log = logging.getLogger("trio_mq.ha")
+
+#: Time after which others have their turn.
+STEP_S: Final = 0.004
+#: Bytes of the log that are looked at in one go, record by record.
+WINDOW_BYTES: Final = 32 * 1024
+#: With this much to do, many records are taken over at once, where numpy is installed.
+BULK_BYTES: Final = 256 * 1024
+#: With this much to do for the first time, numpy is imported: that takes a moment, and memory.
+BULK_FROM_BYTES: Final = 4 * 1024 * 1024
+#: Records that wait for the index; with more, the index has its turn first.
+INDEX_BACKLOG: Final = 20_000
+#: Behind damage, the next record is looked for this often while the log grows.
+SEARCH_S: Final = 1.0
+
+
+class Takeover:
+    """The loop and its position."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._log = store.log
+        self._dispatcher = store.dispatcher
+        #: Records before are in queues and index; where the next one begins.
+        self.at = store.log.end
+        #: Set when there is more to look at.
+        self.more = trio.Event()
+        #: What was no record, where that happened last.
+        self.damage: str | None = None
+        #: The log has to be confirmed up to here before there is anything new to see.
+        self._needs = 0
+        #: Offset of what is no record, while the next one is looked for.
+        self._damaged_at: int | None = None
+        self._searched_s = 0.0
+        settings = store.parts.settings
+        self._check_crc = settings.check_crc_on_recover
+        self._feed = Feed(
+            *(store.log, store.queues, store.dispatcher, settings.delay_levels_ms), trusted=True
+        )
+        self._bulk_wanted = True
+        self._notes = 0
+
+    def begin(self, offset: int) -> None:
+        """The log begins at an offset."""
+        self.at = offset
+        self._dispatcher.dispatched = offset
+
+    # -- the loop --------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take records over until cancelled."""
+        while True:
+            await trio.lowlevel.checkpoint()
+            if self.more.is_set():
+                self.more = trio.Event()
+            more = self.more
+            if await self._go_on():
+                continue
+            await more.wait()
+            if self._damaged_at is not None:
+                await trio.sleep_until(self._searched_s + SEARCH_S)
+
+    async def finish(self) -> bool:
+        """Take over all that is confirmed; False when it ends with what is no record."""
+        while await self._go_on():
+            await trio.lowlevel.checkpoint()
+        return self._damaged_at is None
+
+    async def _go_on(self) -> bool:
+        """Take over some records; False when nothing can be done before the log has grown."""
+        if self._damaged_at is not None and not await self._search():
+            return False
+        limit = self._store.confirmed
+        if limit <= self.at or limit < self._needs:
+            return False
+        if self._bulk_wanted and limit - self.at >= BULK_FROM_BYTES:
+            self._bulk_wanted = False
+            await self._log.disk.run(self._load_bulk)
+        try:
+            self._step(limit)
+        except ColdData as cold:
+            await self._log.disk.run(cold.warm)
+        return True
+
+    def _load_bulk(self) -> None:
+        column_scan()
+        self._feed.load_bulk()
+
+    def _step(self, limit: int) -> None:
+        """Take over records for a few milliseconds, at most to the end of their segment."""
+        until_s = trio.current_time() + STEP_S
+        begin = self.at
+        segments = self._log.segments
+        end = segments.segment_of(begin) + segments.segment_bytes
+
+        def read(size: int, offset: int) -> bytes:
+            return self._log.read(min(size, limit - offset), offset)
+
+        found = BatchMessageIterator(
+            read,
+            begin,
+            end,
+            check_crc=self._check_crc,
+            window_bytes=WINDOW_BYTES,
+            columns=self._feed.bulk is not None and limit - begin >= BULK_BYTES,
+        )
+        for lot in found:
+            self._take(lot)
+            if trio.current_time() >= until_s:
+                return
+        self._stopped(found.verdict, limit, end)
+
+    def _take(self, lot: Lot) -> None:
+        dispatcher = self._dispatcher
+        self._feed.take([lot], fill_gaps=True)
+        self.at = lot.end
+        self._store.flusher.newest_ms = dispatcher.newest_ms
+        while dispatcher.index_backlog > INDEX_BACKLOG and dispatcher.index_chunk():
+            pass
+        for text in self._feed.notes[self._notes :]:
+            log.warning("%s", text)
+        self._notes = len(self._feed.notes)
+
+    def _stopped(
+        self, verdict: Whole | Blank | Torn | Damaged | None, limit: int, end: int
+    ) -> None:
+        """What lies at :attr:`at` is no whole record: say what has to come before it is looked at again."""
+        at, there = self.at, min(limit, end) - self.at
+        if not there:
+            return
+        if there < min(HEAD_BYTES, end - at):
+            self._needs = at + min(HEAD_BYTES, end - at)
+            return
+        head = self._log.read(HEAD_BYTES, at)
+        if head[4:] == BLANK_MAGIC:
+            # The rest of the segment is no record, but it is copied like everything else.
+            self._needs = end
+            if there == end - at:
+                self.at = end
+            return
+        size = claimed_size(head)
+        if there < size <= min(end - at, RECORD_LIMIT_BYTES):
+            self._needs = at + size
+            return
+        reason = verdict.reason if isinstance(verdict, Torn | Damaged) else "there is no record"
+        self._damaged_at = at
+        self._searched_s = trio.current_time() - SEARCH_S
+        self.damage = f"at offset {at}: {reason}"
+        log.error(
+            "the copied log has no record at offset %d: %s; records behind it are looked for",
+            at,
+            reason,
+        )
+
+    # -- behind damage ---------------------------------------------------------------------------------------
+
+    async def _search(self) -> bool:
+        """Find the next record behind damage; False when there is none in what is confirmed."""
+        assert self._damaged_at is not None
+        limit, segments = self._store.confirmed, self._log.segments
+        end = segments.segment_of(self._damaged_at) + segments.segment_bytes
+        self._searched_s = trio.current_time()
+        search = partial(self._next, self._damaged_at + 1, min(limit, end))
+        found = await self._log.disk.run(search)
+        if found is None and limit < end:
+            return False
+        found = end if found is None else found
+        log.error(
+            "the copied log cannot be read from offset %d to %d: what was there is passed over",
+            *(self._damaged_at, found),
+        )
+        self.at, self._damaged_at, self._needs = found, None, 0
+        return True
+
+    def _next(self, begin: int, limit: int) -> int | None:
+        """The next whole record that ends before a limit. Blocking, for a worker thread."""
+        with self._log.segments.read_apart() as segments:
+            return next_whole(segments, begin, limit, check_crc=self._check_crc)
