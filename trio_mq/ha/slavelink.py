@@ -80,7 +80,8 @@ def pieces(data: bytes, offset: int, most: int) -> bytes:
     """Bytes of the log from `offset` on as pieces of at most `most` bytes."""
     if len(data) <= most:
         return encode_header(offset, len(data)) + data
-    view, parts = memoryview(data), []
+    view = memoryview(data)
+    parts: list[bytes | memoryview] = []
     for at in range(0, len(data), most):
         part = view[at : at + most]
         parts += [encode_header(offset + at, len(part)), part]
