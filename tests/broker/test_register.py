@@ -6,7 +6,7 @@ import attrs
 import pytest
 import trio
 
-from trio_mq.broker import register
+from trio_mq.broker import registrations
 from trio_mq.broker.register import Registrar
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import Address, BrokerSettings
@@ -165,7 +165,7 @@ async def test_changes_during_a_registration_are_told_with_the_next(
 async def test_of_a_large_table_only_changed_topics_are_sent(
     network, nursery, topics, monkeypatch, autojump_clock
 ):
-    monkeypatch.setattr(register, "WHOLE_TABLE_TOPICS", 5)
+    monkeypatch.setattr(registrations, "WHOLE_TABLE_TOPICS", 5)
     server = await start_server(network, nursery)
     registrar = registrar_for(network, topics)
     await nursery.start(registrar.run)
@@ -184,7 +184,7 @@ async def test_of_a_large_table_only_changed_topics_are_sent(
 async def test_name_server_that_forgot_us_gets_everything_again(
     network, nursery, topics, monkeypatch, autojump_clock
 ):
-    monkeypatch.setattr(register, "WHOLE_TABLE_TOPICS", 5)
+    monkeypatch.setattr(registrations, "WHOLE_TABLE_TOPICS", 5)
     server = await start_server(network, nursery)
     registrar = registrar_for(network, topics)
     await nursery.start(registrar.run)
@@ -433,7 +433,7 @@ async def test_b135_b136_one_topic_is_told_without_a_word_about_the_others(
     network, topics, nursery, autojump_clock, monkeypatch
 ):
     """A name server that drops what a registration does not name keeps the other topics."""
-    monkeypatch.setattr(register, "WHOLE_TABLE_TOPICS", 5)
+    monkeypatch.setattr(registrations, "WHOLE_TABLE_TOPICS", 5)
     server = await start_server(network, nursery, delete_topic_with_broker_registration=True)
     settings = attrs.evolve(SETTINGS, enable_single_topic_register=True)
     registrar = registrar_for(network, topics, settings=settings)

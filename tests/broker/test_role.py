@@ -37,7 +37,7 @@ def test_master_refuses_nothing(role):
 @pytest.mark.parametrize(("ha", "refused"), [(SLAVE, 2), (READING, 2), (ACTING, 14)])
 def test_slave_takes_no_messages(code, ha, refused):
     role = Role(ha, 1)
-    role.hear_of_min_id(1)
+    role.hear(min_broker_id=1)
     refusal = role.refusal(code)
     assert refusal.code == refused
     assert "slave" in refusal.remark
@@ -59,9 +59,9 @@ def test_slave_answers_pulls_only_if_asked_to_or_while_it_acts_as_the_master(cod
     assert Role(READING, 1).refusal(code) is None
     role = Role(ACTING, 1)
     assert role.refusal(code).code == ResponseCode.SYSTEM_BUSY
-    role.hear_of_min_id(1)
+    role.hear(min_broker_id=1)
     assert role.refusal(code) is None
-    role.hear_of_min_id(0)
+    role.hear(min_broker_id=0)
     assert role.refusal(code).code == ResponseCode.SYSTEM_BUSY
 
 
@@ -75,18 +75,19 @@ def test_smallest_id_acts_as_the_master():
     role = Role(ACTING, 2)
     role.changed.append(lambda: told.append(role.acts_as_master))
     assert not role.acts_as_master
-    assert role.hear_of_min_id(1)
+    role.hear(min_broker_id=1, alive=2)
     assert role.master_is_gone
-    assert role.hear_of_min_id(2)
-    assert not role.hear_of_min_id(2)  # no news
-    assert role.hear_of_min_id(0)
+    assert role.alive_replicas == 2
+    role.hear(min_broker_id=2)
+    role.hear(min_broker_id=2)  # no news
+    role.hear(min_broker_id=0)
     assert not role.master_is_gone
     assert told == [False, True, False]
 
 
 def test_slave_that_may_not_act_takes_no_notice_of_the_smallest_id():
     role = Role(SLAVE, 1)
-    assert not role.hear_of_min_id(1)
+    assert not role.hear(min_broker_id=1)
     assert not role.acts_as_master
     assert not role.master_is_gone
 
@@ -110,7 +111,7 @@ GROUP = SubscriptionGroupConfig("CG", broker_id=0, which_broker_when_consume_slo
 )
 def test_where_a_reader_is_sent(ha, lags, gone, suggested):
     role = Role(ha, 2 if ha.is_slave else 0)
-    role.hear_of_master(registered=not gone)
+    role.hear(master_registered=not gone)
     assert role.suggest(GROUP, lags=lags) == suggested
 
 
@@ -150,10 +151,10 @@ def test_slave_sends_a_reader_back_to_a_living_master(code):
 
 def test_without_a_master_a_reader_waits_at_the_slave():
     role = Role(READING, 1)
-    role.hear_of_master(registered=False)
+    role.hear(master_registered=False)
     assert [role.reply_code(code) for code in (19, 20, 21)] == [19, 20, 19]
     role = Role(attrs.evolve(READING, offset_check_in_slave=True), 1)
-    role.hear_of_master(registered=False)
+    role.hear(master_registered=False)
     assert role.reply_code(21) == 21
 
 
@@ -233,7 +234,7 @@ async def test_pulls_at_a_slave_with_a_living_master_do_not_wait(autojump_clock)
 @pytest.mark.parametrize("offset", [2, 9])
 async def test_pulls_at_a_slave_wait_while_there_is_no_master(offset, autojump_clock):
     async with slave_of(b"a", b"b") as slave:
-        slave.broker.role.hear_of_master(registered=False)
+        slave.broker.role.hear(master_registered=False)
         reply = slave.ask(pull())
         assert texts(reply) == [b"a", b"b"]
         assert told(reply).suggest_which_broker_id == 1
@@ -249,12 +250,12 @@ async def test_pulls_at_a_slave_wait_while_there_is_no_master(offset, autojump_c
 async def test_who_waits_at_a_slave_is_sent_to_the_master_that_is_back(autojump_clock):
     async with slave_of(b"a") as slave:
         role = slave.broker.role
-        role.hear_of_master(registered=False)
+        role.hear(master_registered=False)
         peer, began = FakePeer(), trio.current_time()
         slave.hand(peer, pull(1, sys_flag=SUSPEND))
         await trio.sleep(1)
         assert not peer.take()
-        role.hear_of_master(registered=True)
+        role.hear()
         reply = await slave.next(peer)
         assert trio.current_time() - began < 2
         assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -264,7 +265,7 @@ async def test_who_waits_at_a_slave_is_sent_to_the_master_that_is_back(autojump_
 async def test_acting_master_answers_pulls_and_offsets_and_no_sends(autojump_clock):
     async with slave_of(b"a", b"b", ha=ACTING) as slave:
         assert slave.ask(pull()).code == ResponseCode.SYSTEM_BUSY
-        slave.broker.role.hear_of_min_id(1)
+        slave.broker.role.hear(min_broker_id=1)
         assert texts(slave.ask(pull())) == [b"a", b"b"]
         commit = headers.UpdateConsumerOffsetRequest("CG", "T", 0, 2)
         assert slave.ask(request(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0

@@ -1,37 +1,39 @@
 """Keeps name servers informed of this broker: its address and its topics.
 
 In: the table of topics, news of its changes, the address that clients are told, and any number of
-name servers, Apache's included. Out: registrations there, and what each of them says to it. Called
-by ``system``. Source of the rules: Apache BrokerController.registerBrokerAll, BrokerOuterAPI.
+name servers, Apache's included. Out: registrations there, and what each of them says to it; for the
+role of a broker and for replication, which other brokers of its name there are, and the master among
+them. Called by ``system``. Source of the rules: Apache BrokerController.registerBrokerAll,
+BrokerOuterAPI, BrokerController.syncBrokerMemberGroup.
 
 Each name server has a task and a connection of its own: one that hangs delays no other. A broker is
 registered at the start, ten seconds later, then every period; at once when a topic changes or when
-a name server that was away is back. All of it is timed by Trio's clock, never by wall time.
+a name server that was away is back. A broker whose group may have an acting master
+(`enableSlaveActingMaster`) also gives a sign of life and asks for the members every
+`brokerHeartbeatInterval`. All of it is timed by Trio's clock, never by wall time.
 """
 
 from __future__ import annotations
 
 import logging
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import attrs
 import trio
 
+from trio_mq.broker.groupnews import GroupNews, Master
+from trio_mq.broker.registrations import Registrations
+from trio_mq.broker.role import Role
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import Address, BrokerSettings
-from trio_mq.errors import BodyError, HeaderError, PeerUnavailable
+from trio_mq.config.ha import HASettings
+from trio_mq.errors import BodyError, ConfigError, HeaderError, PeerUnavailable
+from trio_mq.net.address import parse_address
 from trio_mq.net.dial import Connect, LinkPool, connect, open_pool
 from trio_mq.net.link import Link
 from trio_mq.protocol import bodies, headers
-from trio_mq.protocol.bodies import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-)
-from trio_mq.protocol.codes import Perm, RequestCode, ResponseCode
+from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
 
 log = logging.getLogger("trio_mq.broker.register")
@@ -48,9 +50,6 @@ SHORTEST_PERIOD_S, LONGEST_PERIOD_S = 10.0, 60.0
 RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 10.0
 #: Time to unregister everywhere at a stop.
 UNREGISTER_LIMIT_S: Final = 1.0
-#: Up to this many topics, a change is told with the whole table: a few milliseconds of work. Above,
-#: only the changed topics are sent.
-WHOLE_TABLE_TOPICS: Final = 200
 
 
 @attrs.define(eq=False)
@@ -95,18 +94,26 @@ class Registrar:
         *,
         nameservers: Sequence[Address],
         ha_address: str,
+        ha: HASettings | None = None,
+        role: Role | None = None,
         connect: Connect = connect,
     ) -> None:
         self._settings = settings
-        self._address = address
-        self._ha_address = ha_address
-        self._topics = topics
+        self._ha = ha or HASettings()
+        self._role = role or Role()
+        self._say = Registrations(
+            settings, self._ha, topics, address=address, ha_address=ha_address
+        )
         self._connect = connect
+        #: Called with the addresses of the master to follow, for clients and for slaves; with None for both when
+        #: name servers know none any more. The second is None while it is not known.
+        self.master_changed: Callable[[Address | None, Address | None], None] | None = None
+        self._news = GroupNews(list(dict.fromkeys(nameservers)), settings.broker_id)
+        self._followed: Master | None = None
         self._lines = [_Line(NameServerState(at)) for at in dict.fromkeys(nameservers)]
         self._progress = trio.Event()
         self._stopping = trio.Event()
         self._ended = trio.Event()
-        self._bodies: tuple[DataVersion, list[bytes]] | None = None
         self._changes = 0
 
     @property
@@ -131,10 +138,15 @@ class Registrar:
 
     def advertise(self, address: Address, ha_address: str | None = None) -> None:
         """From now on clients are told another address."""
-        self._address = address
-        self._ha_address = ha_address or self._ha_address
+        self._say.address = address
+        self._say.ha_address = ha_address or self._say.ha_address
         for line in self._lines:
             line.changed = None
+            line.wake.set()
+
+    def ask_again(self) -> None:
+        """Register at all name servers now: where the master is, or whether there is one, may have changed."""
+        for line in self._lines:
             line.wake.set()
 
     async def registered_once(self, timeout_s: float, nameserver: Address | None = None) -> bool:
@@ -180,7 +192,7 @@ class Registrar:
     async def _work(self) -> None:
         """All connections. Shielded, for they are needed once more after a cancel; see below."""
         with trio.CancelScope(shield=True) as scope:
-            async with open_pool(connect=self._connect) as pool:
+            async with open_pool(connect=self._connect, on_request=self._requested) as pool:
                 async with trio.open_nursery() as nursery:
                     for line in self._lines:
                         nursery.start_soon(self._keep, line, pool)
@@ -215,6 +227,8 @@ class Registrar:
             with trio.move_on_after(pause_s):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._watch, link, line)
+                    if self._ha.enable_slave_acting_master:
+                        nursery.start_soon(self._live, link, line)
                     await line.wake.wait()
                     nursery.cancel_scope.cancel()
             pause_s = period_s
@@ -226,14 +240,38 @@ class Registrar:
         line.changed = None
         line.wake.set()
 
+    async def _live(self, link: Link, line: _Line) -> None:
+        """Give signs of life, and see who else does. A name server that does not answer is registered at anew."""
+        interval_s = self._ha.broker_heartbeat_interval_ms / 1000
+        while True:
+            await trio.sleep(interval_s)
+            try:
+                await link.call(self._say.heartbeat(), CALL_LIMIT_S)
+                reply = await link.call(self._say.members(), CALL_LIMIT_S)
+                if reply.code != ResponseCode.SUCCESS:
+                    continue  # of before release 5: it knows no such request
+                group = bodies.decode(bodies.GetBrokerMemberGroupReplyBody, reply.body)
+            except (PeerUnavailable, BodyError) as error:
+                log.warning("a sign of life failed, registering anew: %s", error)
+                line.wake.set()
+                return
+            found = group.broker_member_group.broker_addrs if group.broker_member_group else {}
+            members = {number: _address(text) for number, text in found.items()}
+            is_new = self._news.has_members(
+                line.state.address, {number: at for number, at in members.items() if at}
+            )
+            self._publish()
+            if is_new:
+                line.wake.set()
+
     async def _register(self, line: _Line, pool: LinkPool) -> Link | None:
         """One registration; the link that it went over, None if it was not taken."""
-        state, address, changes = line.state, self._address, self._changes
+        state, address, changes = line.state, self._say.address, self._changes
         changed, line.changed = line.changed, set()  # what changes from here on is told next
         state.attempts += 1
         try:
             link = await pool.link(state.address)
-            for request in self._requests(changed):
+            for request in self._say.changes(changed):
                 reply = await link.call(request, CALL_LIMIT_S)
                 if reply.code != ResponseCode.SUCCESS:
                     raise PeerUnavailable(
@@ -257,11 +295,13 @@ class Registrar:
     def _taken(self, state: NameServerState, reply: Command) -> None:
         answer = headers.decode(headers.RegisterBrokerReply, reply.ext)
         state.master_address, state.ha_address = answer.master_addr, answer.ha_server_addr
+        self._news.answered(state.address, _master(answer.master_addr, answer.ha_server_addr))
+        self._publish()
         state.order_topics = bodies.decode(bodies.KVTable, reply.body).table if reply.body else {}
 
     def _told(self, state: NameServerState) -> None:
         if not state.registered:
-            log.info("registered %s at name server %s", self._address, state.address)
+            log.info("registered %s at name server %s", self._say.address, state.address)
         state.registered = True
         state.last_registered_s = trio.current_time()
         state.failure = None
@@ -271,6 +311,8 @@ class Registrar:
     def _failed(self, line: _Line, failure: str) -> None:
         state = line.state
         line.changed = None  # it may have forgotten us: the next time it gets everything
+        self._news.unreachable(state.address)
+        self._publish()
         state.registered = False
         if failure != state.failure:
             log.warning("cannot register at name server %s; trying again", failure)
@@ -278,89 +320,12 @@ class Registrar:
         self._progress.set()
         self._progress = trio.Event()
 
-    def _requests(self, changed: set[str] | None) -> list[Command]:
-        """What tells a name server all topics, or only those that changed when the table is large."""
-        present = self._only_changed(changed)
-        if present is None:
-            return [self._registration(body) for body in self._whole_bodies()]
-        if self._settings.enable_single_topic_register:
-            return [self._single(config) for config in present.values()]
-        return [self._registration(self._encode(self._topics.wrapper(present)))]
-
-    def _single(self, config: TopicConfig) -> Command:
-        """REGISTER_TOPIC_IN_NAMESRV: one topic, and no word about the others."""
-        config = _limited(config, self._settings.broker_permission)
-        queues = bodies.QueueData(
-            broker_name=self._settings.broker_name,
-            read_queue_nums=config.read_queue_nums,
-            write_queue_nums=config.write_queue_nums,
-            perm=config.perm,
-            topic_sys_flag=config.topic_sys_flag,
-        )
-        return Command(
-            code=RequestCode.REGISTER_TOPIC_IN_NAMESRV,
-            ext=headers.encode(headers.RegisterTopicRequest(config.topic_name)),
-            body=bodies.encode(bodies.TopicRouteData(queue_datas=(queues,))),
-        )
-
-    def _registration(self, body: bytes) -> Command:
-        """REGISTER_BROKER with some or all topics."""
-        header = headers.RegisterBrokerRequest(
-            broker_name=self._settings.broker_name,
-            broker_addr=str(self._address),
-            cluster_name=self._settings.cluster,
-            ha_server_addr=self._ha_address,
-            broker_id=self._settings.broker_id,
-            enable_acting_master=False,
-            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
-        )
-        return Command(code=RequestCode.REGISTER_BROKER, ext=headers.encode(header), body=body)
-
-    def _only_changed(self, changed: set[str] | None) -> dict[str, TopicConfig] | None:
-        """The changed topics of a large table; None where everything has to be told."""
-        if not changed or len(self._topics) <= WHOLE_TABLE_TOPICS:
-            return None
-        found = {topic: self._topics.get(topic) for topic in changed}
-        present = {topic: config for topic, config in found.items() if config is not None}
-        return present if len(present) == len(found) else None  # what is gone is seen in the whole
-
-    def _whole_bodies(self) -> list[bytes]:
-        """All topics, encoded once for all name servers and until the table changes; in pieces when that is set."""
-        assert len(self._topics) >= 2, "a first registration with one topic counts as an update"
-        if self._bodies is None or self._bodies[0] != self._topics.version:
-            self._bodies = (self._topics.version, [self._encode(w) for w in self._pieces()])
-        return self._bodies[1]
-
-    def _pieces(self) -> Iterator[TopicConfigSerializeWrapper]:
-        size = self._settings.split_registration_size
-        if not self._settings.enable_split_registration or len(self._topics) <= size:
-            yield self._topics.wrapper()
-            return
-        for start in range(0, len(self._topics), size):
-            yield self._topics.wrapper(self._topics.page(start, size))
-
-    def _encode(self, wrapper: TopicConfigSerializeWrapper) -> bytes:
-        allowed = self._settings.broker_permission
-        if allowed & (Perm.READ | Perm.WRITE) != Perm.READ | Perm.WRITE:
-            table = {
-                topic: _limited(config, allowed)
-                for topic, config in wrapper.topic_config_table.items()
-            }
-            wrapper = attrs.evolve(wrapper, topic_config_table=table)
-        return bodies.encode(RegisterBrokerBody(wrapper))
-
     async def _leave(self, state: NameServerState, pool: LinkPool) -> None:
-        if await self._unregister(state, pool, self._address):
+        if await self._unregister(state, pool, self._say.address):
             state.registered = False
 
     async def _unregister(self, state: NameServerState, pool: LinkPool, address: Address) -> bool:
-        header = headers.UnRegisterBrokerRequest(
-            self._settings.broker_name,
-            str(address),
-            self._settings.cluster,
-            self._settings.broker_id,
-        )
-        request = Command(code=RequestCode.UNREGISTER_BROKER, ext=headers.encode(header))
+        request = self._say.farewell(address)
         try:
             reply = await pool.call(state.address, request, CALL_LIMIT_S)
         except PeerUnavailable as error:
@@ -368,7 +333,70 @@ class Registrar:
             return False
         return reply.code == ResponseCode.SUCCESS
 
+    # --- the others of our name
 
-def _limited(config: TopicConfig, allowed: int) -> TopicConfig:
-    """A topic under a broker permission that lacks R or W, as clients see it."""
-    return attrs.evolve(config, perm=config.perm & allowed)
+    def _requested(self, link: Link, command: Command) -> Command | None:
+        """What a name server asks: NOTIFY_MIN_BROKER_ID_CHANGE, one-way."""
+        if command.code != RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE:
+            remark = f"request code {command.code} is not supported by a broker here"
+            return Command(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        try:
+            notice = headers.decode(headers.NotifyMinBrokerIdChangeRequest, command.ext)
+        except HeaderError as error:
+            return Command(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if notice.min_broker_id is None or notice.broker_name not in (
+            None,
+            self._settings.broker_name,
+        ):
+            return Command(ResponseCode.SUCCESS)
+        log.info(
+            "name server %s: the smallest broker id of %s is %d now, at %s (gone: %s)",
+            *(link.address, self._settings.broker_name, notice.min_broker_id),
+            *(notice.min_broker_addr, notice.offline_broker_addr),
+        )
+        master = _master(notice.min_broker_addr, notice.ha_broker_addr)
+        offline = _address(notice.offline_broker_addr)
+        if self._news.noticed(link.address, notice.min_broker_id, master, offline):
+            self.ask_again()
+        self._publish()
+        return Command(ResponseCode.SUCCESS)
+
+    def _publish(self) -> None:
+        """Tell the role, and who follows the master, what is new."""
+        news = self._news
+        self._role.hear(
+            master_registered=news.registered, min_broker_id=news.min_id, alive=news.alive
+        )
+        master = news.master if news.registered else None
+        if self._settings.broker_id == 0 or master == self._followed:
+            return
+        self._followed = master
+        if master is None:
+            log.warning("no name server knows a master of %s any more", self._settings.broker_name)
+        else:
+            log.info(
+                "the master of %s is at %s, for slaves at %s",
+                *(self._settings.broker_name, master.address, master.ha_address or "(not told)"),
+            )
+        if self.master_changed is None:
+            return
+        if master is None:
+            self.master_changed(None, None)
+        else:
+            self.master_changed(master.address, master.ha_address)
+
+
+def _address(text: str | None) -> Address | None:
+    """An address that a name server told; None for none, and for what is none."""
+    if not text:
+        return None
+    try:
+        return parse_address(text, what="address of a broker")
+    except ConfigError as error:
+        log.warning("a name server tells an address that is none: %s", error)
+        return None
+
+
+def _master(address: str | None, ha_address: str | None) -> Master | None:
+    at = _address(address)
+    return None if at is None else Master(at, _address(ha_address))

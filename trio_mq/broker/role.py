@@ -103,25 +103,24 @@ class Role:
 
     # -- news ------------------------------------------------------------------------------------------------
 
-    def hear_of_master(self, *, registered: bool) -> None:
-        """Name servers know a master of this name, or do not."""
-        if registered != self.master_registered:
-            self.master_registered = registered
-            self._tell()
+    def hear(
+        self,
+        *,
+        master_registered: bool = True,
+        min_broker_id: int | None = None,
+        alive: int | None = None,
+    ) -> None:
+        """What name servers know of this name; `min_broker_id` and `alive` are None while they are not asked.
 
-    def hear_of_min_id(self, broker_id: int) -> bool:
-        """The smallest id of this name that name servers know; whether that is news.
-
-        Only a slave that may act as the master minds: with Apache, too, the others take no notice.
+        Only a slave that may act as the master minds the smallest id: with Apache, too, others take no notice.
         """
-        if not self.ha.is_slave or not self.ha.enable_slave_acting_master:
-            return False
-        if broker_id == self.min_broker_id:
-            return False
-        self.min_broker_id = broker_id
-        self.master_registered = broker_id == MASTER_ID
-        self._tell()
-        return True
+        if min_broker_id is None or not self.ha.enable_slave_acting_master:
+            min_broker_id = MASTER_ID
+        before = self.master_registered, self.min_broker_id
+        self.master_registered, self.min_broker_id = master_registered, min_broker_id
+        self.alive_replicas = alive
+        if before != (master_registered, min_broker_id):
+            self._tell()
 
     def _tell(self) -> None:
         for told in self.changed:
