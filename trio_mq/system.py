@@ -49,6 +49,7 @@ from trio_mq.errors import (
     StoreFull,
     TrioMQError,
 )
+from trio_mq.ha.service import Replication
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net import address as addresses
 from trio_mq.net.network import TCP, Listening, Network
@@ -191,10 +192,13 @@ async def run_system(
                 )
         if stop.is_set():
             return
-        store = Store(parts, clock, host)
+        store = Store(parts, clock, host, follows=settings.ha.is_slave)
         await store.start()
         await stack.enter_async_context(_running("store", store.run, failures, store.close))
-        broker = Broker(settings, store, tables, clock, str(advertised))
+        replication = Replication(settings, store, network, ports.ha)
+        replicating = _running("replication", replication.run, failures, replication.close)
+        await stack.enter_async_context(replicating)
+        broker = Broker(settings, store, tables, clock, str(advertised), replication.primary)
         broker.pops.routes.connect = network.connect
         tables.clamp_progress(store.queues)
         await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
@@ -204,7 +208,7 @@ async def run_system(
             advertised,
             broker.topics,
             nameservers=_nameservers(settings, nameserver),
-            ha_address=str(Address(advertised.host, advertised.port + 1)),
+            ha_address=str(_ha_address(settings, advertised, ports)),
             connect=network.connect,
         )
         broker.topic_changed = registrar.topic_changed
@@ -213,6 +217,8 @@ async def run_system(
         broker.saver.published = partial(registrar.published, PUBLISH_LIMIT_S)
         registration = _running("registration", registrar.run, failures, registrar.close)
         await stack.enter_async_context(registration)
+        if settings.ha.is_slave:
+            await stack.enter_async_context(_running("following", replication.follow, failures))
         if nameserver is not None:
             async with _until(stop):
                 await registrar.registered_once(REGISTER_LIMIT_S)
@@ -258,6 +264,11 @@ async def _advertised(settings: Settings, ports: Ports) -> tuple[Address, Host]:
     address = Address(chosen.host, mine.advertise_port or ports.broker[0].address.port)
     log.info("clients are told %s (%s)", address, chosen.reason)
     return address, await addresses.resolve(address)
+
+
+def _ha_address(settings: Settings, advertised: Address, ports: Ports) -> Address:
+    """Where slaves are told to connect."""
+    return Address(settings.ha.advertise_host or advertised.host, ports.ha.address.port)
 
 
 async def _start_nameserver(

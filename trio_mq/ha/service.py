@@ -1,0 +1,110 @@
+"""Replication of one broker: its parts, and the two stages that run them.
+
+In: a recovered store, the port for slaves, and addresses of the master as name servers tell them. Out: slaves that are
+fed, on every role; on a slave a log and queues that follow the master's. Called by :mod:`trio_mq.system`.
+
+Failure policy: what a slave or a master does never leaves its connection; a lost master is tried again every five
+seconds, for ever. Only failures of the own store end the process.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import trio
+
+from trio_mq.config import Address, Settings, parse_address
+from trio_mq.errors import PeerUnavailable
+from trio_mq.ha.continuity import Continuity
+from trio_mq.ha.copylog import LogCopy
+from trio_mq.ha.primary import Primary
+from trio_mq.ha.replica import Replica
+from trio_mq.net.dial import LinkPool, open_pool
+from trio_mq.net.network import Listening, Network
+from trio_mq.protocol.command import Command
+from trio_mq.store.store import Store
+
+#: Time that slaves get at a stop to take the rest of the log.
+DRAIN_LIMIT_S: Final = 3.0
+#: Time for one answer of the master about its log.
+ASK_LIMIT_S: Final = 3.0
+
+
+class Replication:
+    """See the module. `copy` and `replica` are there on a slave only."""
+
+    def __init__(self, settings: Settings, store: Store, network: Network, port: Listening) -> None:
+        self._network = network
+        self._port = port
+        self.primary = Primary(store, settings.ha)
+        store.grown = self.primary.grown
+        self.copy: LogCopy | None = None
+        self.replica: Replica | None = None
+        if settings.ha.is_slave:
+            self.copy = LogCopy(store)
+            check = Continuity(self.copy, store, settings.ha, self.ask).check
+            self.replica = Replica(self.copy, settings.ha, network.open_stream, check)
+        #: Where the master answers requests, as far as name servers tell.
+        self.master: Address | None = None
+        self._pool: LinkPool | None = None
+        self._stopping = trio.Event()
+
+    def master_told(self, master: str | None, ha_address: str | None) -> None:
+        """What a name server says about the master of a slave; None keeps what is known."""
+        if master is not None:
+            self.master = parse_address(master)
+        if self.replica is not None:
+            self.replica.follow(None if ha_address is None else parse_address(ha_address))
+
+    async def ask(self, command: Command) -> Command:
+        """The master's answer to a request, whatever it is; PeerUnavailable."""
+        if self.master is None or self._pool is None:
+            raise PeerUnavailable("no name server has told where the master answers requests")
+        return await self._pool.call(self.master, command, ASK_LIMIT_S)
+
+    # -- the stage around the broker -------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Feed slaves, and take what was copied over into the queues, until cancelled; slaves get the rest then."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._feed)
+            if self.copy is not None:
+                await nursery.start(self.copy.run)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._stopping.set()
+
+    async def _feed(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve slaves. Shielded: at a stop they still get the rest of the log, for a limited time."""
+        with trio.CancelScope(shield=True) as scope:
+            async with trio.open_nursery() as nursery:
+                serve = partial(self._network.serve_streams, [self._port], self.primary.serve)
+                await nursery.start(serve)
+                await nursery.start(self.primary.run)
+                task_status.started()
+                await self._stopping.wait()
+                scope.deadline = trio.current_time() + DRAIN_LIMIT_S
+                await self.primary.drained()
+                nursery.cancel_scope.cancel()
+
+    async def close(self) -> None:
+        """Leave a log that ends with a whole record. Called after :meth:`run` has ended, before the store closes."""
+        if self.copy is not None:
+            await self.copy.close()
+
+    # -- the innermost stage, on a slave ---------------------------------------------------------------------
+
+    async def follow(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Copy the master until cancelled, which ends it at once."""
+        assert self.replica is not None, "a master follows nobody"
+        async with (
+            open_pool(connect=self._network.connect) as self._pool,
+            trio.open_nursery() as nursery,
+        ):
+            await nursery.start(self.replica.run)
+            task_status.started()
