@@ -200,7 +200,8 @@ async def run_system(
         await stack.enter_async_context(replicating)
         broker = Broker(settings, store, tables, clock, str(advertised), replication.primary)
         broker.pops.routes.connect = network.connect
-        tables.clamp_progress(store.queues)
+        if broker.role.puts:  # a slave's tables may be ahead of its log
+            tables.clamp_progress(store.queues)
         await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
         await stack.enter_async_context(_listening(ports, ports.broker, broker.face))
         registrar = Registrar(
@@ -209,6 +210,8 @@ async def run_system(
             broker.topics,
             nameservers=_nameservers(settings, nameserver),
             ha_address=str(_ha_address(settings, advertised, ports)),
+            ha=settings.ha,
+            role=broker.role,
             connect=network.connect,
         )
         broker.topic_changed = registrar.topic_changed
