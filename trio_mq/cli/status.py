@@ -31,6 +31,12 @@ _RECEIVE_BYTES: Final = 65_536
 _ROWS: Final = (
     ("version", "brokerVersionDesc"),
     ("running for", "runtime"),
+    ("role", "brokerRole"),
+    ("slaves", "haSlaves"),
+    ("master", "haMaster"),
+    ("replication", "haState"),
+    ("transfer", "haTransfer"),
+    ("lag", "haLag"),
     ("log begins at", "commitLogMinOffset"),
     ("log ends at", "commitLogMaxOffset"),
     ("disk in use", "commitLogDiskRatio"),

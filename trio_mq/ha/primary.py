@@ -59,6 +59,17 @@ class SlaveView:
     #: Time since its last report.
     silent_s: float = 0.0
 
+    @property
+    def text(self) -> str:
+        """How it does, in words."""
+        if self.ahead:
+            return f"is refused: it is ahead with {self.reported}"
+        if self.ack_offset < 0:
+            return "has reported nothing yet"
+        if self.too_old:
+            return f"{self.behind_bytes} bytes behind, needs what this log has no more: empty its store"
+        return f"{self.behind_bytes} bytes behind{'' if self.in_sync else ', not in sync'}"
+
 
 @attrs.frozen
 class _SentAway:
@@ -82,6 +93,8 @@ class Primary:
         self._waiting = Bell()
         self._moved = Bell()
         self._sent_away: dict[str, _SentAway] = {}
+        #: Where the log ended when this run of the broker began: slaves tell runs apart by it (906).
+        self.began_at = store.log.written
         #: How many connections were ended because the slave was ahead.
         self.ahead_count = 0
 
@@ -175,7 +188,7 @@ class Primary:
         while True:
             await trio.sleep(LAG_LINE_S)
             for slave in self.slaves:
-                log.info("%s", describe(slave))
+                log.info("slave %s %s", slave.address, slave.text)
 
     # -- looking -----------------------------------------------------------------------------------------------
 
@@ -235,16 +248,3 @@ class Primary:
         """Wait until all slaves that are in sync have the whole log, as a stop does, with a limit of its own."""
         while any(link.ack < self._log.written for link in self._links if self._in_sync(link)):
             await self._moved.wait()
-
-
-def describe(slave: SlaveView) -> str:
-    """One slave in words."""
-    if slave.ahead:
-        return f"slave {slave.address} is ahead with {slave.reported}, and refused"
-    if slave.ack_offset < 0:
-        return f"slave {slave.address} has reported nothing yet"
-    if slave.too_old:
-        why = "too old: what it lacks is not in this log any more"
-    else:
-        why = "in sync" if slave.in_sync else "not in sync"
-    return f"slave {slave.address} is {slave.behind_bytes} bytes behind ({why})"

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from .compressed import decode_compressed
     from .converter import decode, encode, structure, unstructure
+    from .ha import HAClientRuntimeInfo, HAConnectionRuntimeInfo, HARuntimeInfo
     from .route import (
         BrokerData,
         BrokerMemberGroup,
@@ -104,6 +105,9 @@ __all__ = [
     "GetBrokerMemberGroupReplyBody",
     "GroupForbidden",
     "GroupList",
+    "HAClientRuntimeInfo",
+    "HAConnectionRuntimeInfo",
+    "HARuntimeInfo",
     "HeartbeatData",
     "KVTable",
     "LockBatchBody",
@@ -146,6 +150,7 @@ __getattr__, __dir__ = lazy.names(
     {
         "compressed": "decode_compressed",
         "converter": "decode encode structure unstructure",
+        "ha": "HAClientRuntimeInfo HAConnectionRuntimeInfo HARuntimeInfo",
         "client": """
             BatchAck BatchAckBody CheckClientBody Connection ConsumeFromWhere
             ConsumeMessageDirectlyResult ConsumerConnection ConsumerData ConsumerIdList
