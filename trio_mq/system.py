@@ -103,6 +103,15 @@ class Ready:
         return f"ready in {self.ready_s:.2f} s: {names}broker {self.broker}, store {self.store}"
 
 
+@attrs.frozen(eq=False)
+class Inside:
+    """The parts of a running system, for tests to look into."""
+
+    store: Store
+    replication: Replication
+    broker: Broker
+
+
 def run_serve(settings: Settings, *, ready_json: bool, log_json: bool) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. Raises TrioMQError when it cannot start or go on."""
     began_s = process.start_s()
@@ -173,8 +182,12 @@ async def run_system(
     began_s: float,
     ready: Callable[[Ready], None],
     network: Network = TCP,
+    inside: Callable[[Inside], None] = lambda _: None,
 ) -> None:
-    """Everything, from bound sockets to a closed store. Returns after `stop` was set and all has ended."""
+    """Everything, from bound sockets to a closed store. Returns after `stop` was set and all has ended.
+
+    `inside` is called once the parts are made, before anything is served.
+    """
     failures: list[TrioMQError] = []
     supervisor = Supervisor.of()
     async with AsyncExitStack() as stack:
@@ -202,6 +215,7 @@ async def run_system(
         broker.pops.routes.connect = network.connect
         if broker.role.puts:  # a slave's tables may be ahead of its log
             tables.clamp_progress(store.queues)
+        inside(Inside(store, replication, broker))
         await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
         await stack.enter_async_context(_listening(ports, ports.broker, broker.face))
         registrar = Registrar(

@@ -22,7 +22,7 @@ from trio_mq.config import Address, Settings
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net.network import Network
 from trio_mq.store.disk import Disk
-from trio_mq.system import Ready, run_system
+from trio_mq.system import Inside, Ready, run_system
 from trio_mq.tasks import stage
 from trio_mq.testing.clock import MachineClock
 from trio_mq.testing.disk import MemoryDisk
@@ -198,6 +198,11 @@ class Node(ABC):
 class BrokerNode(Node):
     """A machine with a broker."""
 
+    #: The parts of the one that runs, or ran last, for a test to look into.
+    inside: Inside | None = None
+    #: Called with them at each start, before anything is served.
+    opened: Callable[[Inside], None] | None = None
+
     @property
     def name(self) -> str:
         """The broker's name, which routes and queues have."""
@@ -214,8 +219,15 @@ class BrokerNode(Node):
             nameserver = attrs.evolve(nameserver, listen=listen)
         settings = attrs.evolve(self.settings, broker=broker, nameserver=nameserver)
         began_s = trio.current_time()
-        run = partial(run_system, began_s=began_s, ready=ready, network=network)
+        run = partial(
+            run_system, began_s=began_s, ready=ready, network=network, inside=self._opened
+        )
         await run(settings, disk, self.clock, stop)
+
+    def _opened(self, inside: Inside) -> None:
+        self.inside = inside
+        if self.opened is not None:
+            self.opened(inside)
 
 
 class NameServerNode(Node):
