@@ -156,9 +156,9 @@ class Safety:
     def when_safe(self, end: int, done: Done) -> None:
         """Call `done` once all before log offset `end` is as safe as the settings ask, or is late. Maybe at once.
 
-        A replica that is late is told at once: that overrides whatever the disk does.
+        A replica that is late is told at once: that overrides whatever the disk does. An `end` of 0 is that of nothing.
         """
-        needed = self._wanted() if self.waits_for_replicas else 1
+        needed = self._wanted() if self.waits_for_replicas and end else 1
         if needed <= 1:
             if self._store.is_sync:
                 self._store.flusher.wait_durable(end, partial(_tell_disk, done))
@@ -196,10 +196,11 @@ class Safety:
         if status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
             return self.refusal()
         assert self._replicas is not None
-        have = 1 + sum(_has(slave, end) for slave in self._replicas.slaves)
+        have = sum(_has(slave, end) for slave in self._replicas.slaves)
+        others = f"this broker and {have} slaves have" if have else "this broker has"
         return (
-            f"stored, but {have} of {self._wanted()} brokers have it after "
-            f"{self._settings.slave_timeout_ms} ms (slaveTimeout): {self._who_lacks(end)}"
+            f"stored, but only {others} it after {self._settings.slave_timeout_ms} ms (slaveTimeout): "
+            f"{self._who_lacks(end)}"
         )
 
     def _who_lacks(self, end: int) -> str:
