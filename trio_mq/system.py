@@ -228,6 +228,7 @@ async def run_system(
             role=broker.role,
             connect=network.connect,
         )
+        registrar.master_changed = replication.master_told
         broker.topic_changed = registrar.topic_changed
         broker.permission_changed = registrar.permission_changed
         broker.pops.routes.nameservers = _nameservers(settings, nameserver)

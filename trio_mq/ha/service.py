@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from trio_mq.config import Address, Settings, parse_address
+from trio_mq.config import Address, Settings
 from trio_mq.errors import PeerUnavailable
 from trio_mq.ha.continuity import Continuity
 from trio_mq.ha.copylog import LogCopy
@@ -50,12 +50,12 @@ class Replication:
         self._pool: LinkPool | None = None
         self._stopping = trio.Event()
 
-    def master_told(self, master: str | None, ha_address: str | None) -> None:
-        """What a name server says about the master of a slave; None keeps what is known."""
+    def master_told(self, master: Address | None, ha_address: Address | None) -> None:
+        """What name servers say about the master of a slave; None keeps what is known."""
         if master is not None:
-            self.master = parse_address(master)
+            self.master = master
         if self.replica is not None:
-            self.replica.follow(None if ha_address is None else parse_address(ha_address))
+            self.replica.follow(ha_address)
 
     async def ask(self, command: Command) -> Command:
         """The master's answer to a request, whatever it is; PeerUnavailable."""
