@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trio_mq.broker.statejson import json_object, next_version
+from trio_mq.broker.statejson import is_older, json_object, next_version
 from trio_mq.clock import Clock
 from trio_mq.errors import BodyError
 from trio_mq.protocol import bodies
@@ -53,7 +53,28 @@ class DelayOffsets:
         if self._updates % self._version_step == 0:
             self.version = next_version(self.version, self._clock.now_ms())
 
-    # -- the file delayOffset.json
+    # -- the master's table, and the file delayOffset.json
+
+    def take_over(self, value: Any) -> bool:
+        """Follow the master, given its answer; False, and no change, if that is of a state before ours.
+
+        At the same version no level goes back: the version counts only every so many steps, and what a master that
+        went down had not saved is no reason to deliver it again. At a later version levels are where the master says,
+        since it may have had to begin a queue anew. :class:`BodyError`, and no change, if it is no such table.
+        """
+        offsets, version = _parsed(value)
+        if is_older(version, self.version):
+            return False
+        for level, offset in offsets.items():
+            before = self._offsets.get(level)
+            if version == self.version and before is not None:
+                offset = max(before, offset)
+            if offset != before:
+                self._offsets[level] = offset
+                self._revision += 1
+        self._revision += version != self.version
+        self.version = version
+        return True
 
     @property
     def revision(self) -> int:
@@ -62,14 +83,7 @@ class DelayOffsets:
 
     def read_json(self, value: Any) -> None:
         """Take the offsets of a file; keys are numbers of levels, quoted or not."""
-        if not isinstance(value, dict):
-            raise BodyError("delayOffset.json is not an object")
-        version = bodies.structure(DataVersion, value.get("dataVersion") or {})
-        offsets: dict[int, int] = {}
-        for key, offset in json_object(value.get("offsetTable"), "offsetTable").items():
-            if not key.isascii() or not key.isdigit() or type(offset) is not int or offset < 0:
-                raise BodyError(f"delayOffset.json: level {key!r} has offset {offset!r}")
-            offsets[int(key)] = offset
+        offsets, version = _parsed(value)
         self._offsets = offsets
         self._unknown_of_file = {
             key: item for key, item in value.items() if key not in _FIELDS_OF_FILE
@@ -83,3 +97,15 @@ class DelayOffsets:
             "dataVersion": bodies.unstructure(self.version),
             "offsetTable": dict(sorted(self._offsets.items())),
         }
+
+
+def _parsed(value: Any) -> tuple[dict[int, int], DataVersion]:
+    """Offsets by level, and the version, of a file or of a master's answer."""
+    if not isinstance(value, dict):
+        raise BodyError("delayOffset.json is not an object")
+    offsets: dict[int, int] = {}
+    for key, offset in json_object(value.get("offsetTable"), "offsetTable").items():
+        if not key.isascii() or not key.isdigit() or type(offset) is not int or offset < 0:
+            raise BodyError(f"delayOffset.json: level {key!r} has offset {offset!r}")
+        offsets[int(key)] = offset
+    return offsets, bodies.structure(DataVersion, value.get("dataVersion") or {})

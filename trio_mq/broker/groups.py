@@ -63,6 +63,8 @@ class GroupTable:
         self.changed = changed
         #: Whether names of light queues (LMQ) are taken for groups; the broker sets it.
         self.lmq = False
+        #: Whether this is the copy of a master's table. Then only what that says has a version.
+        self.following = False
         self._settings = settings
         self._clock = clock
         self._groups = {name: SubscriptionGroupConfig(name) for name in PREDEFINED_GROUPS}
@@ -180,7 +182,8 @@ class GroupTable:
         self._note_change(config.group_name)
 
     def _note_change(self, group: str) -> None:
-        self.version = next_version(self.version, self._clock.now_ms())
+        if not self.following:
+            self.version = next_version(self.version, self._clock.now_ms())
         self._revision += 1
         if self.changed is not None:
             self.changed(group)
@@ -206,7 +209,26 @@ class GroupTable:
                 del self._forbidden[group]
         self._note_change(group)
 
-    # -- the file subscriptionGroup.json
+    # -- the master's table, and the file subscriptionGroup.json
+
+    def take_over(self, value: Any) -> int:
+        """Become the master's table, given as its answer says it; how many groups that changed.
+
+        What the master does not have goes, but for groups that every broker has. The version is the master's.
+        :class:`BodyError`, and no change, if it is no such table.
+        """
+        groups, unknown, forbidden, version = _parsed(value)
+        own = {name: self._groups[name] for name in PREDEFINED_GROUPS if name in self._groups}
+        before, self._groups = self._groups, own | groups
+        names_of_both = before.keys() | self._groups.keys()
+        changed = [name for name in names_of_both if before.get(name) != self._groups.get(name)]
+        if changed or version != self.version or forbidden != self._forbidden:
+            self._revision += 1
+        self._unknown, self._forbidden, self.version = unknown, forbidden, version
+        if self.changed is not None:
+            for name in changed:
+                self.changed(name)
+        return len(changed)
 
     @property
     def revision(self) -> int:
@@ -215,17 +237,10 @@ class GroupTable:
 
     def read_json(self, value: Any) -> None:
         """Add the groups of a file to the predefined ones; those of the file win."""
-        if not isinstance(value, dict):
-            raise BodyError("subscriptionGroup.json is not an object")
-        groups, unknown = named_table(
-            value, "subscriptionGroupTable", SubscriptionGroupConfig, "group", "group_name"
-        )
-        rest_of_file = {"forbiddenTable": value.get("forbiddenTable") or {}}
-        forbidden = bodies.structure(SubscriptionGroupWrapper, rest_of_file).forbidden_table
-        version = bodies.structure(DataVersion, value.get("dataVersion") or {})
+        groups, unknown, forbidden, version = _parsed(value)
         self._groups |= groups
         self._unknown |= unknown
-        self._forbidden |= {name: dict(bits) for name, bits in forbidden.items()}
+        self._forbidden |= forbidden
         self._unknown_of_file |= {
             key: item for key, item in value.items() if key not in _FIELDS_OF_FILE
         }
@@ -242,3 +257,23 @@ class GroupTable:
                 for name, config in self._groups.items()
             },
         }
+
+
+def _parsed(
+    value: Any,
+) -> tuple[
+    dict[str, SubscriptionGroupConfig],
+    dict[str, dict[str, Any]],
+    dict[str, dict[str, int]],
+    DataVersion,
+]:
+    """Groups, what is not known of each, what they may not read, and the version of a file or of a master's answer."""
+    if not isinstance(value, dict):
+        raise BodyError("subscriptionGroup.json is not an object")
+    groups, unknown = named_table(
+        value, "subscriptionGroupTable", SubscriptionGroupConfig, "group", "group_name"
+    )
+    rest_of_file = {"forbiddenTable": value.get("forbiddenTable") or {}}
+    forbidden = bodies.structure(SubscriptionGroupWrapper, rest_of_file).forbidden_table
+    version = bodies.structure(DataVersion, value.get("dataVersion") or {})
+    return groups, unknown, {name: dict(bits) for name, bits in forbidden.items()}, version

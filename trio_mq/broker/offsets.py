@@ -17,7 +17,7 @@ from typing import Any, Final
 import attrs
 
 from trio_mq.broker.names import LMQ_PREFIX
-from trio_mq.broker.statejson import json_object, next_version
+from trio_mq.broker.statejson import is_older, json_object, next_version
 from trio_mq.clock import Clock
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import BodyError
@@ -29,7 +29,8 @@ log = logging.getLogger("trio_mq.broker.offsets")
 SEPARATOR: Final = "@"
 """Between topic and group in the keys of the table; neither name may have it."""
 
-_FIELDS_OF_FILE: Final = ("dataVersion", "offsetTable", "groupTopicMap", "lmqOffsetTable")
+_KEPT: Final = "keptOffsets"
+_FIELDS_OF_FILE: Final = ("dataVersion", "offsetTable", "groupTopicMap", "lmqOffsetTable", _KEPT)
 
 
 class Commit(Enum):
@@ -66,12 +67,16 @@ class ConsumerOffsets:
         self.version = DataVersion()
         #: Whether the file is the one for light queues (LMQ), as Apache has it with enableLmq.
         self.lmq = False
+        #: Whether this is the copy of a master's table. Then only what that says has a version.
+        self.following = False
         self._clock = clock
         self._use_resets = settings.use_server_side_reset_offset
         self._version_step = settings.consumer_offset_update_version_step
         self._committed: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
+        #: Of a copy: where offsets of ours stay though the master has less, and what it last had.
+        self._kept: dict[str, dict[int, int]] = {}
         self._commits = 0
         self._revision = 0
         self._unknown_of_file: dict[str, Any] = {}
@@ -90,8 +95,12 @@ class ConsumerOffsets:
         if before != offset:  # clients commit every 5 s whether they have moved or not
             table[queue_id] = offset
             self._revision += 1
+            if self.following:
+                self._kept.setdefault(key, {}).setdefault(
+                    queue_id, -1 if before is None else before
+                )
         self._commits += 1
-        if self._commits % self._version_step == 0:
+        if self._commits % self._version_step == 0 and not self.following:
             self.version = next_version(self.version, self._clock.now_ms())
         if before is None or before <= offset:
             return Commit.STORED
@@ -231,6 +240,7 @@ class ConsumerOffsets:
 
         drop(self._pulled)
         drop(self._resets)
+        drop(self._kept)
         removed = drop(self._committed)
         for key, offsets in removed.items():
             log.info("offsets of %s removed: %s", key, offsets)
@@ -240,6 +250,55 @@ class ConsumerOffsets:
     def wrapper(self) -> ConsumerOffsetWrapper:
         """The table as peers get it."""
         return ConsumerOffsetWrapper(self._copy(), self.version)
+
+    # -- following a master
+
+    def take_over(self, value: Any, *, returned: bool) -> bool:
+        """Follow the master, given its answer; False if that is of a state before ours, and nothing went back.
+
+        Each queue is where the master says, forward or back. What the master does not have stays. What consumers
+        committed here, while they could not reach the master, stays where the master has less, until it has as much:
+        the consumers tell it themselves. Only when it goes back while it is there, somebody wants that, and it goes
+        back here, too. `returned` says that this is the first answer since the connection to the master was made: it
+        may have lost its last commits, and less than before means nothing. :class:`BodyError`, and no change, if it
+        is no such table.
+        """
+        table, version = _parsed(value)
+        older = is_older(version, self.version)
+        for key, offsets in table.items():
+            mine = self._committed.setdefault(key, {})
+            for queue_id, offset in offsets.items():
+                before = mine.get(queue_id)
+                if before == offset and key not in self._kept:
+                    continue
+                if before is None or not self._stays(
+                    key, queue_id, before, offset, older=older, returned=returned
+                ):
+                    mine[queue_id] = offset
+                    self._revision += before != offset
+        if older:
+            return False
+        self._revision += version != self.version
+        self.version = version
+        return True
+
+    def _stays(
+        self, key: str, queue_id: int, mine: int, theirs: int, *, older: bool, returned: bool
+    ) -> bool:
+        """Whether our offset of a queue stays, given that of the master."""
+        kept = self._kept.get(key, {})
+        heard = kept.get(queue_id)
+        if theirs < mine and (older or (heard is not None and (returned or theirs >= heard))):
+            if heard != theirs:
+                self._kept.setdefault(key, {})[queue_id] = theirs
+                self._revision += 1
+            return True
+        if heard is not None:
+            del kept[queue_id]
+            if not kept:
+                del self._kept[key]
+            self._revision += 1
+        return False
 
     # -- the file consumerOffset.json
 
@@ -254,19 +313,14 @@ class ConsumerOffsets:
         A key that is not ``topic@group`` says nothing to anybody; it is reported and kept. The
         file's ``groupTopicMap`` is made from the same keys and is not read.
         """
-        if not isinstance(value, dict):
-            raise BodyError("consumerOffset.json is not an object")
-        version = bodies.structure(DataVersion, value.get("dataVersion") or {})
-        fields = {"offsetTable": json_object(value.get("offsetTable"), "offsetTable")}
-        table = bodies.structure(ConsumerOffsetWrapper, fields).offset_table
+        table, version = _parsed(value)
+        fields = {"offsetTable": json_object(value.get(_KEPT), _KEPT)}
+        kept = bodies.structure(ConsumerOffsetWrapper, fields).offset_table
         for key in table:
             if split_key(key) is None:
                 log.warning("consumerOffset.json: %r is not topic@group; kept as it is", key)
-        self._committed = {key: dict(offsets) for key, offsets in table.items()}
-        light = json_object(value.get("lmqOffsetTable"), "lmqOffsetTable")
-        self._committed.update(
-            {key: {0: offset} for key, offset in light.items() if isinstance(offset, int)}
-        )
+        self._committed = table
+        self._kept = {key: dict(offsets) for key, offsets in kept.items()}
         self._unknown_of_file = {
             key: item for key, item in value.items() if key not in _FIELDS_OF_FILE
         }
@@ -274,7 +328,10 @@ class ConsumerOffsets:
 
     def to_json(self) -> Any:
         """The content of the file; fields that we do not know stay as they were read."""
-        known = {"dataVersion": bodies.unstructure(self.version), "offsetTable": self._committed}
+        known: dict[str, Any] = {
+            "dataVersion": bodies.unstructure(self.version),
+            "offsetTable": self._committed,
+        }
         if self.lmq:
             # Groups of light queues read one queue only, and have a table of their own.
             light = {key for key in self._committed if f"{SEPARATOR}{LMQ_PREFIX}" in key}
@@ -282,7 +339,22 @@ class ConsumerOffsets:
             known["lmqOffsetTable"] = {
                 key: self._committed[key][0] for key in light if 0 in self._committed[key]
             }
+        if self.following and self._kept:
+            known[_KEPT] = self._kept
         return {**self._unknown_of_file, **known}
 
     def _copy(self) -> dict[str, dict[int, int]]:
         return {key: dict(offsets) for key, offsets in self._committed.items()}
+
+
+def _parsed(value: Any) -> tuple[dict[str, dict[int, int]], DataVersion]:
+    """Offsets by key and queue, and the version, of a file or of a master's answer."""
+    if not isinstance(value, dict):
+        raise BodyError("consumerOffset.json is not an object")
+    version = bodies.structure(DataVersion, value.get("dataVersion") or {})
+    fields = {"offsetTable": json_object(value.get("offsetTable"), "offsetTable")}
+    wrapper = bodies.structure(ConsumerOffsetWrapper, fields)
+    table = {key: dict(offsets) for key, offsets in wrapper.offset_table.items()}
+    light = json_object(value.get("lmqOffsetTable"), "lmqOffsetTable")
+    table.update({key: {0: offset} for key, offset in light.items() if isinstance(offset, int)})
+    return table, version

@@ -128,14 +128,15 @@ class Saver:
             periodic.wanted = trio.Event()
             if periodic.before is not None:
                 periodic.before()
-            await self._save(periodic.file)
+            await self.save(periodic.file)
 
     async def _save_all(self, *files: LoadedStateFile[Any]) -> StoreError | None:
         """Try all of them; the first failure."""
-        errors = [await self._save(file) for file in files]
+        errors = [await self.save(file) for file in files]
         return next((error for error in errors if error is not None), None)
 
-    async def _save(self, file: LoadedStateFile[Any]) -> StoreError | None:
+    async def save(self, file: LoadedStateFile[Any]) -> StoreError | None:
+        """Save a file now if it has changed; why that failed, which is told in the log once."""
         try:
             await file.persist_if_changed()
         except StoreError as error:

@@ -26,6 +26,16 @@ def next_version(version: DataVersion, now_ms: int) -> DataVersion:
     return attrs.evolve(version, counter=version.counter + 1, timestamp=now_ms)
 
 
+def is_older(version: DataVersion, known: DataVersion) -> bool:
+    """Whether `version` is of a state before `known`: fewer changes, and the last of them earlier.
+
+    Both, as either may mislead: a clock that was set back dates later changes earlier, and a broker that has begun
+    anew counts from 0. The peers only look whether versions differ.
+    """
+    fewer = (version.state_version, version.counter) < (known.state_version, known.counter)
+    return fewer and version.timestamp < known.timestamp
+
+
 def json_object(value: Any, what: str) -> dict[str, Any]:
     """`value` as an object with text keys, empty for null; :class:`BodyError` naming `what`."""
     if value is None:

@@ -68,7 +68,19 @@ class TimerMetrics:
             del self._changed_ms[topic]
             self._revision += 1
 
-    # -- the file timermetrics
+    # -- the master's counts, and the file timermetrics
+
+    def take_over(self, value: Any) -> bool:
+        """Have what the master counts, given its answer; whether that is something new.
+
+        :class:`BodyError`, and no change, if it is no such table.
+        """
+        before = self.version, self._counts
+        self.read_json(value)
+        if (self.version, self._counts) == before:
+            return False
+        self._revision += 1
+        return True
 
     @property
     def revision(self) -> int:

@@ -385,8 +385,9 @@ class Timers:
             offset = message.queue_offset
             if offset < state.queue_offset or offset in state.known:
                 continue
-            if state.is_over(out_time_ms(message.properties), self._clock.now_ms()):
-                was_delivered = offset < state.retake_before
+            out_ms = out_time_ms(message.properties)
+            if state.is_over(out_ms, self._clock.now_ms()):
+                was_delivered = state.was_delivered(offset, out_ms)
                 letter = None if was_delivered else self._late_letter(message)
                 if letter is not None:
                     overdue.append((offset, letter))

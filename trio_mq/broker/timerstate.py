@@ -81,8 +81,11 @@ class TimerState:
         self.queue_offset = 0
         #: Messages behind that are there, too: a start has found them in the log.
         self.known: set[int] = set()
-        #: Messages of the queue before are taken again, as units of theirs are lost; those that are due were delivered.
-        self.retake_before = 0
+        #: Messages of the queue before are taken again, as there are no units of theirs here; those that were due
+        #: before `retake_ms` were delivered.
+        self.retake_before, self.retake_ms = 0, 0
+        #: Whether this is the copy of a master's: then there is a checkpoint, and nothing else.
+        self.following = False
         self._hashes: dict[str, int] = {}
         #: How many messages wait.
         self.waiting = 0
@@ -106,6 +109,8 @@ class TimerState:
     def checkpoint(self) -> TimerCheckpoint:
         """What a save would note now."""
         last = self.check.value
+        if self.following:
+            return last
         now = attrs.evolve(
             last,
             read_ms=self.read_ms,
@@ -192,6 +197,11 @@ class TimerState:
             )
         return time_ms < self.read_ms
 
+    def was_delivered(self, offset: int, out_ms: int | None) -> bool:
+        """Whether a message of the queue that is over now, and is taken again, was delivered before."""
+        due_ms = 0 if out_ms is None else self.wheel.floor(out_ms)
+        return offset < self.retake_before and due_ms < self.retake_ms
+
     def finish(self, time_ms: int) -> None:
         """A slot was delivered. ColdData leaves everything as it was."""
         slot = self.wheel.get(time_ms)
@@ -263,6 +273,8 @@ class TimerState:
         value, now_ms = self.check.value, self._clock.now_ms()
         self.read_ms = self.wheel.floor(self._read_from(new_wheel, now_ms))
         self.queue_offset = min(value.queue_offset, value.primary_queue_offset)
+        # A slave's file: its master was further, and what was due there until `read_ms` is delivered (case C070).
+        self.retake_before, self.retake_ms = value.primary_queue_offset, self.read_ms
         begin = 0 if new_wheel else self.log.unit_at(max(0, value.log_end - _BACK_BYTES))
         with commit_log.segments.read_apart() as files:
             end = self._sound_end(begin, files, commit_log.written)
@@ -303,7 +315,8 @@ class TimerState:
 
     def _retake(self, end: int, files: Segments, log_end: int) -> None:
         """Begin with the queue anew, but for what the log still has."""
-        self.retake_before, self.queue_offset = self.queue_offset, 0
+        self.retake_before = max(self.retake_before, self.queue_offset)
+        self.queue_offset = 0
         for at, unit in self.log.scan(0):
             if at >= end:
                 return

@@ -94,6 +94,8 @@ class TopicTable:
         self.changed = changed
         #: Whether names of light queues (LMQ) are taken for topics; the broker sets it.
         self.lmq = False
+        #: Whether this is the copy of a master's table. Then only what that says has a version.
+        self.following = False
         self._settings = settings
         self._clock = clock
         self._topics = {config.topic_name: config for config in own}
@@ -293,8 +295,7 @@ class TopicTable:
         self._note_change(config.topic_name)
 
     def _note_change(self, topic: str) -> None:
-        self.version = next_version(self.version, self._clock.now_ms())
-        self._revision += 1
+        self._note_version()
         if self.changed is not None:
             self.changed(topic)
 
@@ -306,10 +307,34 @@ class TopicTable:
         if self._settings.auto_create_topic_enable and names.DEFAULT_TEMPLATE not in self._topics:
             queues = self._settings.default_topic_queue_nums
             self._put(TopicConfig(names.DEFAULT_TEMPLATE, queues, queues, _TEMPLATE))
-        self.version = next_version(self.version, self._clock.now_ms())
+        self._note_version()
+
+    def _note_version(self) -> None:
+        if not self.following:
+            self.version = next_version(self.version, self._clock.now_ms())
         self._revision += 1
 
-    # -- the file topics.json
+    # -- the master's table, and the file topics.json
+
+    def take_over(self, value: Any) -> int:
+        """Become the master's table, given as its answer says it; how many topics that changed.
+
+        What the master does not have goes, but for topics that a broker makes at its start. The version is the
+        master's. :class:`BodyError`, and no change, if it is no such table.
+        """
+        topics, unknown, version = _parsed(value)
+        own = {name: config for name, config in self._topics.items() if name in self._own_names}
+        before, self._topics = self._topics, own | topics
+        self._unknown = unknown
+        names_of_both = before.keys() | self._topics.keys()
+        changed = [name for name in names_of_both if before.get(name) != self._topics.get(name)]
+        if changed or version != self.version:
+            self._revision += 1
+        self.version = version
+        if self.changed is not None:
+            for name in changed:
+                self.changed(name)
+        return len(changed)
 
     @property
     def revision(self) -> int:
@@ -318,10 +343,7 @@ class TopicTable:
 
     def read_json(self, value: Any) -> None:
         """Add the topics of a file to those of the start; those of the file win."""
-        if not isinstance(value, dict):
-            raise BodyError("topics.json is not an object")
-        topics, unknown = named_table(value, "topicConfigTable", TopicConfig, "topic", "topic_name")
-        version = bodies.structure(DataVersion, value.get("dataVersion") or {})
+        topics, unknown, version = _parsed(value)
         self._topics |= topics
         self._unknown |= unknown
         self._unknown_of_file |= {
@@ -342,6 +364,14 @@ class TopicTable:
 
 
 _FIELDS_OF_FILE: Final = ("dataVersion", "topicConfigTable")
+
+
+def _parsed(value: Any) -> tuple[dict[str, TopicConfig], dict[str, dict[str, Any]], DataVersion]:
+    """Topics, what is not known of each, and the version of a file or of a master's answer."""
+    if not isinstance(value, dict):
+        raise BodyError("topics.json is not an object")
+    topics, unknown = named_table(value, "topicConfigTable", TopicConfig, "topic", "topic_name")
+    return topics, unknown, bodies.structure(DataVersion, value.get("dataVersion") or {})
 
 
 def _check_numbers(config: TopicConfig) -> None:

@@ -13,11 +13,13 @@ from typing import Final
 
 import attrs
 
+from trio_mq.errors import BodyError
 from trio_mq.store.disk import Disk
 
 _FIELDS: Final = Struct(">7q")
 #: The peers map a page.
 _FILE_BYTES: Final = 4096
+_OLD_BYTES: Final = 32
 
 
 @attrs.frozen
@@ -37,6 +39,13 @@ class TimerCheckpoint:
     def pack(self) -> bytes:
         """56 bytes."""
         return _FIELDS.pack(*attrs.astuple(self))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> TimerCheckpoint:
+        """From the answer of a peer: 56 bytes, or 32 without a version from older ones. BodyError for less."""
+        if len(data) < _OLD_BYTES:
+            raise BodyError(f"a timer checkpoint has {_FIELDS.size} bytes, not {len(data)}")
+        return cls(*_FIELDS.unpack(data[: _FIELDS.size].ljust(_FIELDS.size, b"\0")))
 
 
 class TimerCheckFile:

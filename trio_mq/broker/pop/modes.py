@@ -37,7 +37,19 @@ class RequestModes:
         self._modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
         self._revision += 1
 
-    # -- the file messageRequestMode.json
+    # -- the master's table, and the file messageRequestMode.json
+
+    def take_over(self, value: Any) -> bool:
+        """Have what the master says, given its answer, and nothing else; whether that is something new.
+
+        :class:`BodyError`, and no change, if it is no such table.
+        """
+        modes = _parsed(value)
+        if modes == self._modes:
+            return False
+        self._modes = modes
+        self._revision += 1
+        return True
 
     @property
     def revision(self) -> int:
@@ -46,28 +58,33 @@ class RequestModes:
 
     def read_json(self, value: Any) -> None:
         """Take the modes of a file. The keys are the names, whatever an item itself says."""
-        if not isinstance(value, dict):
-            raise BodyError("messageRequestMode.json is not an object")
-        found: dict[str, dict[str, SetMessageRequestModeBody]] = {}
-        for topic, groups in json_object(value.get(_TABLE), _TABLE).items():
-            for group, item in json_object(groups, topic).items():
-                fields = {
-                    **json_object(item, f"{topic}, {group}"),
-                    "topic": topic,
-                    "consumerGroup": group,
-                }
-                mode = bodies.structure(SetMessageRequestModeBody, fields)
-                found.setdefault(topic, {})[group] = checked(mode)
+        self._modes = _parsed(value)
         self._unknown_of_file = {key: item for key, item in value.items() if key != _TABLE}
-        self._modes = found
 
     def to_json(self) -> Any:
-        """The content of the file; fields of the file itself that we do not know stay."""
+        """The content of the file, and of the answer to peers; fields of the file itself that we do not know stay."""
         table = {
             topic: {group: bodies.unstructure(mode) for group, mode in groups.items()}
             for topic, groups in self._modes.items()
         }
         return {**self._unknown_of_file, _TABLE: table}
+
+
+def _parsed(value: Any) -> dict[str, dict[str, SetMessageRequestModeBody]]:
+    """Modes by topic and group, of a file or of a master's answer."""
+    if not isinstance(value, dict):
+        raise BodyError("messageRequestMode.json is not an object")
+    found: dict[str, dict[str, SetMessageRequestModeBody]] = {}
+    for topic, groups in json_object(value.get(_TABLE), _TABLE).items():
+        for group, item in json_object(groups, topic).items():
+            fields = {
+                **json_object(item, f"{topic}, {group}"),
+                "topic": topic,
+                "consumerGroup": group,
+            }
+            mode = bodies.structure(SetMessageRequestModeBody, fields)
+            found.setdefault(topic, {})[group] = checked(mode)
+    return found
 
 
 def checked(mode: SetMessageRequestModeBody) -> SetMessageRequestModeBody:

@@ -1,4 +1,4 @@
-"""QUERY_ASSIGNMENT and SET_MESSAGE_REQUEST_MODE: the broker shares out queues, to be pulled or popped.
+"""QUERY_ASSIGNMENT, SET_ and GET_ALL_MESSAGE_REQUEST_MODE: the broker shares out queues, to be pulled or popped.
 
 In: the bodies of these requests. Out: the queues of one consumer, once the topic's queues on all brokers are known;
 modes, once they are saved. Called by the remoting face. Rules: Apache QueryAssignmentProcessor.
@@ -21,7 +21,7 @@ from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import RequestRefused, StoreError
 from trio_mq.net.requests import DEFERRED, Call, Deferred, Reply, RequestTable
-from trio_mq.protocol import bodies
+from trio_mq.protocol import bodies, jsondialect
 from trio_mq.protocol.bodies import (
     MessageModel,
     MessageQueueAssignment,
@@ -63,6 +63,7 @@ class Assignments:
         """Register the request codes of this family."""
         table.add(RequestCode.QUERY_ASSIGNMENT, None, self.query)
         table.add(RequestCode.SET_MESSAGE_REQUEST_MODE, None, self.set_mode)
+        table.add(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, None, self.all_modes)
 
     def query(self, call: Call, _: None) -> Deferred:
         """QUERY_ASSIGNMENT (400): queues of one consumer. Without a list it keeps those that it has."""
@@ -136,3 +137,7 @@ class Assignments:
         log.info("group %s reads topic %s by %s", mode.consumer_group, mode.topic, mode)
         self._save(partial(respond_saved, call, Reply()))
         return DEFERRED
+
+    def all_modes(self, _call: Call, _request: None) -> Reply:
+        """GET_ALL_MESSAGE_REQUEST_MODE (402): for brokers that follow this one."""
+        return Reply(body=jsondialect.dumps(self._modes.to_json()))

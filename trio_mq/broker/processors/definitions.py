@@ -118,7 +118,8 @@ class Definitions:
     def all_topics(self, _: Call, request: GetAllTopicConfigRequest) -> Reply:
         """GET_ALL_TOPIC_CONFIG (21), all at once or a page."""
         start, count = _page(
-            request.topic_seq, request.data_version, request.max_topic_num, self._topics.version
+            *(request.topic_seq, request.data_version, request.max_topic_num),
+            *(self._topics.version, len(self._topics)),
         )
         page = None if count is None else self._topics.page(start, count)
         return Reply(
@@ -156,7 +157,8 @@ class Definitions:
     def all_groups(self, _: Call, request: GetAllSubscriptionGroupRequest) -> Reply:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), all at once or a page."""
         start, count = _page(
-            request.group_seq, request.data_version, request.max_group_num, self._groups.version
+            *(request.group_seq, request.data_version, request.max_group_num),
+            *(self._groups.version, len(self._groups)),
         )
         return Reply(
             header=GetAllSubscriptionGroupReply(len(self._groups)),
@@ -171,7 +173,11 @@ class Definitions:
 
 
 def _page(
-    start: int | None, version_text: str | None, count: int | None, version: DataVersion
+    start: int | None,
+    version_text: str | None,
+    count: int | None,
+    version: DataVersion,
+    total: int,
 ) -> tuple[int, int | None]:
     """First number and count of a page; count None is everything, for peers that know no pages.
 
@@ -183,4 +189,7 @@ def _page(
         same = bodies.decode(DataVersion, (version_text or "").encode()) == version
     except BodyError:
         same = False
-    return max(0, start or 0) if same else 0, max(0, min(count or PAGE_SIZE, PAGE_SIZE))
+    begin = max(0, start or 0) if same else 0
+    number = max(0, min(count or PAGE_SIZE, PAGE_SIZE))
+    # A page never leaves just one entry for the next: an Apache slave does not ask for the last one alone.
+    return begin, number - 1 if number > 1 and begin + number == total - 1 else number
