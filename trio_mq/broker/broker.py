@@ -109,16 +109,7 @@ class Broker:
         self.face = self._make_face()
         self.timers = self._make_timers()
         self.delays = self._make_delays()
-        self.transactions = TransactionService(
-            settings,
-            store,
-            self.topics,
-            self._offsets,
-            self.members,
-            self.calls,
-            self.putter,
-            clock,
-        )
+        self.transactions = self._make_transactions()
         self.pops = self._make_pops()
         self.stats = BrokerStats(
             store.queues, clock, mine.cluster, self.topics.is_system, lambda: self.puller.missed
@@ -184,6 +175,18 @@ class Broker:
         interval_s = settings.flush_delay_offset_interval_ms / 1000
         delays.hurry = self.saver.every(saved, interval_s, before=delays.settle)
         return delays
+
+    def _make_transactions(self) -> TransactionService:
+        return TransactionService(
+            self._settings,
+            self.store,
+            self.topics,
+            self._offsets,
+            self.members,
+            self.calls,
+            self.putter,
+            self._clock,
+        )
 
     def _make_pops(self) -> PopService:
         return PopService(

@@ -117,8 +117,7 @@ class RemotingFace:
         self._disconnected = disconnected
         #: Hears the answers of clients to what the broker asked them.
         self._answered = answered
-        self._topics = topics
-        self._saver = saver
+        self._topics, self._saver = topics, saver
         self._region_id, self._trace_on = region_id, trace_on
         table.passed_on = (ColdData,)
         for code in (*_SEND_CODES, *_PULL_CODES):
