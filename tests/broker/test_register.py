@@ -8,8 +8,10 @@ import trio
 
 from trio_mq.broker import registrations
 from trio_mq.broker.register import Registrar
+from trio_mq.broker.role import Role
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import Address, BrokerSettings
+from trio_mq.config.ha import BrokerRole, HASettings
 from trio_mq.config.nameserver import NameServerSettings
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net.requests import Reply
@@ -17,6 +19,7 @@ from trio_mq.protocol import bodies, headers
 from trio_mq.protocol.bodies import TopicConfig
 from trio_mq.protocol.codes import RequestCode
 from trio_mq.testing.clock import TrioClock
+from trio_mq.testing.hosts import MemoryHost
 from trio_mq.testing.links import MemoryNetwork, serve_stream
 
 NS1, NS2, NS3 = (Address(f"ns{n}", 9876) for n in (1, 2, 3))
@@ -468,3 +471,231 @@ async def test_b135_topics_are_registered_in_pieces(network, topics, nursery, au
     assert {name for piece in pieces for name in piece} == {config.topic_name for config in topics}
     assert sum(map(len, pieces)) == len(topics)
     assert all(server.routes.route(f"T{number:02d}") for number in range(20))
+
+
+# -- the others of a name
+
+
+HA_BROKER = "10.0.0.1:10912"
+ACTING = HASettings(role=BrokerRole.SLAVE, enable_slave_acting_master=True)
+
+
+@attrs.define(eq=False)
+class Slave:
+    """A slave's registrar, with what it told whoever follows the master."""
+
+    registrar: Registrar
+    role: Role
+    told: list = attrs.field(factory=list)
+
+    def followed(self):
+        found, self.told[:] = list(self.told), []
+        return found
+
+
+def slave_for(network, clock, *nameservers, number=1, ha=ACTING):
+    settings = attrs.evolve(SETTINGS, broker_id=number)
+    role = Role(ha, number)
+    host = f"10.0.0.{number + 1}"
+    registrar = Registrar(
+        settings,
+        Address(host, 10911),
+        TopicTable(settings, clock),
+        nameservers=nameservers or (NS1,),
+        ha_address=f"{host}:10912",
+        ha=ha,
+        role=role,
+        connect=network.connect,
+    )
+    slave = Slave(registrar, role)
+    registrar.master_changed = lambda *found: slave.told.append(
+        tuple(None if at is None else str(at) for at in found)
+    )
+    return slave
+
+
+def master_for(network, topics, *nameservers, ha=None):
+    return Registrar(
+        SETTINGS,
+        BROKER,
+        topics,
+        nameservers=nameservers or (NS1,),
+        ha_address=HA_BROKER,
+        ha=ha or HASettings(enable_slave_acting_master=True),
+        connect=network.connect,
+    )
+
+
+async def test_slave_is_told_its_master_once_and_when_it_moves(
+    network, nursery, clock, topics, autojump_clock
+):
+    await start_server(network, nursery)
+    master = master_for(network, topics, ha=HASettings())
+    scope = await nursery.start(run_in_scope, master)
+    await master.registered_once(1)
+    slave = slave_for(network, clock, ha=HASettings(role=BrokerRole.SLAVE))
+    await nursery.start(slave.registrar.run)
+    await trio.sleep(100)
+    assert slave.followed() == [(str(BROKER), HA_BROKER)]
+    master.advertise(Address("10.0.0.9", 10911), "10.0.0.9:10912")
+    await trio.sleep(31)
+    assert slave.followed() == [("10.0.0.9:10911", "10.0.0.9:10912")]
+    await stop(master, scope)
+    await trio.sleep(31)
+    assert slave.followed() == [(None, None)]
+    assert slave.role.master_is_gone
+    assert not slave.role.acts_as_master
+
+
+async def test_slave_asks_at_once_when_its_link_says_that_something_happened(
+    network, nursery, clock, topics, autojump_clock
+):
+    await start_server(network, nursery)
+    master = master_for(network, topics, ha=HASettings())
+    scope = await nursery.start(run_in_scope, master)
+    slave = slave_for(network, clock, ha=HASettings(role=BrokerRole.SLAVE))
+    await nursery.start(slave.registrar.run)
+    await trio.sleep(15)
+    await stop(master, scope)
+    slave.registrar.ask_again()
+    await trio.sleep(0.1)
+    assert slave.role.master_is_gone
+
+
+async def test_name_servers_that_are_all_away_prove_nothing(
+    network, nursery, clock, topics, autojump_clock
+):
+    await start_server(network, nursery)
+    await nursery.start(master_for(network, topics).run)
+    slave = slave_for(network, clock)
+    await nursery.start(slave.registrar.run)
+    await trio.sleep(15)
+    assert slave.followed() == [(str(BROKER), HA_BROKER)]
+    network.close(NS1)
+    await trio.sleep(300)
+    assert slave.followed() == []
+    assert not slave.role.master_is_gone
+
+
+async def test_signs_of_life_are_given_where_a_slave_may_act(
+    network, nursery, clock, topics, autojump_clock
+):
+    server = await start_server(network, nursery)
+    await nursery.start(master_for(network, topics).run)
+    await trio.sleep(5.5)
+    header = headers.decode(headers.RegisterBrokerRequest, server.last().ext)
+    assert (header.enable_acting_master, header.heartbeat_timeout_millis) == (True, 10_000)
+    assert server.times(RequestCode.BROKER_HEARTBEAT) == [0, 1, 2, 3, 4]
+    assert server.times(RequestCode.GET_BROKER_MEMBER_GROUP) == [0, 1, 2, 3, 4]
+    beat = headers.decode(
+        headers.BrokerHeartbeatRequest, server.last(RequestCode.BROKER_HEARTBEAT).ext
+    )
+    assert (beat.broker_addr, beat.broker_name, beat.broker_id) == (str(BROKER), "b-a", 0)
+
+
+async def test_no_signs_of_life_otherwise(network, nursery, topics, autojump_clock):
+    server = await start_server(network, nursery)
+    await nursery.start(registrar_for(network, topics).run)
+    await trio.sleep(20)
+    assert server.times() == [0, 10]
+    assert {command.code for _, command in server.asked} == {RequestCode.REGISTER_BROKER}
+    header = headers.decode(headers.RegisterBrokerRequest, server.last().ext)
+    assert header.heartbeat_timeout_millis is None
+
+
+@pytest.mark.parametrize("notify", [True, False])
+async def test_slave_acts_as_the_master_while_that_is_gone(
+    network, nursery, clock, topics, notify, autojump_clock
+):
+    """With a notice at once, without one when the members are asked for the next time."""
+    await start_server(network, nursery, notify_min_broker_id_changed=notify)
+    master = master_for(network, topics)
+    scope = await nursery.start(run_in_scope, master)
+    await master.registered_once(1)
+    slave = slave_for(network, clock)
+    await nursery.start(slave.registrar.run)
+    await trio.sleep(2.5)
+    assert slave.followed() == [(str(BROKER), HA_BROKER)]
+    assert slave.role.alive_replicas == 2
+    await stop(master, scope)
+    await trio.sleep(0.01 if notify else 1.01)
+    assert slave.role.acts_as_master
+    assert slave.followed() == [(None, None)]
+    await nursery.start(master_for(network, topics).run)
+    await trio.sleep(0.01 if notify else 1.01)
+    assert not slave.role.acts_as_master
+    assert not slave.role.master_is_gone
+    assert slave.followed()[-1] == (str(BROKER), HA_BROKER)
+
+
+async def test_master_that_hangs_is_gone_after_its_time(
+    network, nursery, clock, topics, autojump_clock
+):
+    """brokerNotActiveTimeoutMillis goes to the name server with the registration."""
+    await start_server(network, nursery, notify_min_broker_id_changed=True)
+    hung = Registrar(
+        SETTINGS,
+        BROKER,
+        topics,
+        nameservers=[NS1],
+        ha_address=HA_BROKER,
+        ha=HASettings(enable_slave_acting_master=True),
+        connect=MemoryHost(network, "10.0.0.1").connect,
+    )
+    await nursery.start(hung.run)
+    slave = slave_for(network, clock)
+    await nursery.start(slave.registrar.run)
+    await trio.sleep(3)
+    network.sever("10.0.0.1", None)
+    began = trio.current_time()
+    with trio.fail_after(20):
+        while not slave.role.acts_as_master:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+    assert 9 <= trio.current_time() - began <= 16  # ten seconds, and the scan is every five
+
+
+async def test_of_two_slaves_the_one_with_the_smaller_id_acts(
+    network, nursery, clock, topics, autojump_clock
+):
+    await start_server(network, nursery, notify_min_broker_id_changed=True)
+    slaves = [slave_for(network, clock, number=number) for number in (1, 2)]
+    scopes = [await nursery.start(run_in_scope, slave.registrar) for slave in slaves]
+    await trio.sleep(2.5)
+    assert [slave.role.acts_as_master for slave in slaves] == [True, False]
+    await stop(slaves[0].registrar, scopes[0])
+    await trio.sleep(0.1)
+    assert slaves[1].role.acts_as_master
+
+
+async def test_one_name_server_that_lost_the_master_does_not_make_it_gone(
+    network, nursery, clock, topics, autojump_clock
+):
+    servers = [
+        await start_server(network, nursery, at, notify_min_broker_id_changed=True)
+        for at in (NS1, NS2)
+    ]
+    await nursery.start(master_for(network, topics, NS1, NS2).run)
+    slave = slave_for(network, clock, NS1, NS2)
+    await nursery.start(slave.registrar.run)
+    await trio.sleep(3)
+    for gone in servers[0].routes.expire(1e9):
+        servers[0]._gone(gone, "of the test")
+    await trio.sleep(0.5)
+    assert not slave.role.master_is_gone
+    assert slave.followed() == [(str(BROKER), HA_BROKER)]
+
+
+async def test_registration_may_take_as_long_as_the_setting_says(
+    network, nursery, topics, autojump_clock
+):
+    await start_server(network, nursery)
+    network.delay_s = 2.5  # each way
+    settings = attrs.evolve(SETTINGS, register_broker_timeout_ms=4000)
+    registrar = registrar_for(network, topics, settings=settings)
+    await nursery.start(registrar.run)
+    assert not await registrar.registered_once(20)
+    assert "(103) within 4 s" in registrar.states[0].failure
+    settings = attrs.evolve(SETTINGS, register_broker_timeout_ms=6000)
+    registrar = registrar_for(network, topics, settings=settings)
+    await nursery.start(registrar.run)
+    assert await registrar.registered_once(20)

@@ -38,8 +38,7 @@ from trio_mq.protocol.command import Command
 
 log = logging.getLogger("trio_mq.broker.register")
 
-#: Time for one registration at one name server. Apache allows 24 s, which is then the time that a
-#: hanging name server keeps its task from noticing anything else.
+#: Time for a sign of life, and for a farewell.
 CALL_LIMIT_S: Final = 3.0
 #: From the first registration to the second: by then a name server that started together with us
 #: has surely come up.
@@ -269,10 +268,11 @@ class Registrar:
         state, address, changes = line.state, self._say.address, self._changes
         changed, line.changed = line.changed, set()  # what changes from here on is told next
         state.attempts += 1
+        limit_s = self._settings.register_broker_timeout_ms / 1000
         try:
             link = await pool.link(state.address)
             for request in self._say.changes(changed):
-                reply = await link.call(request, CALL_LIMIT_S)
+                reply = await link.call(request, limit_s)
                 if reply.code != ResponseCode.SUCCESS:
                     raise PeerUnavailable(
                         f"{state.address}: refused with code {reply.code}: {reply.remark}"

@@ -420,6 +420,13 @@ class BrokerSettings:
         30_000,
         "How often the broker renews its registration at name servers (ms).",
     )
+    register_broker_timeout_ms: int = setting(
+        "registerBrokerTimeoutMills",
+        integer(100, 60_000),
+        3000,
+        "How long one registration at one name server may take (ms). Apache: 24000; here that is also how long "
+        "a name server that hangs goes unnoticed.",
+    )
 
     config_black_list: str = setting(
         "configBlackList",
