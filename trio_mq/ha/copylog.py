@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from trio_mq.errors import StoreError
+from trio_mq.ha.cutback import cut_store
 from trio_mq.ha.takeover import Takeover
 from trio_mq.store.store import Store
 from trio_mq.tasks import Watermark
@@ -24,6 +25,8 @@ log = logging.getLogger("trio_mq.ha")
 
 #: Time that a clean stop gives to the records that are not taken over yet; the next start goes on with them.
 FINISH_LIMIT_S: Final = 2.0
+#: Time that a cut of the log may take before a stop no longer waits for it.
+CUT_LIMIT_S: Final = 60.0
 
 
 class LogsDiffer(StoreError):
@@ -128,11 +131,38 @@ class LogCopy:
             except OSError as error:
                 log.error("the log of this slave cannot be cut to its last record: %s", error)
 
+    async def cut_to(self, offset: int) -> None:
+        """Give up everything from an offset on, where a record begins or ends: log, queues and index end there.
+
+        What is cut goes to the quarantine, as during a start. A sudden end at any moment leaves a store that the next
+        start recovers, with what is cut or without. Nothing may be appended meanwhile. OSError or StoreError when the
+        disk does not take it: then nothing is cut, or only whole files at the end. Cancelling waits for its end.
+        """
+        if not self._log.start <= offset <= self.end:
+            raise LogsDiffer(
+                f"the log cannot be cut at {offset}: it goes from {self._log.start} to {self.end}"
+            )
+        if offset == self.end:
+            return
+        store = self._store
+        store.unclean = f"the log was being cut at {offset}"
+        with trio.move_on_after(CUT_LIMIT_S, shield=True):
+            async with self._takeover.paused(), store.flusher.paused():
+                try:
+                    await cut_store(store, offset)
+                    store.unclean = None
+                finally:
+                    self._takeover.rewind(offset)
+                    self.kept.fall_back(store.confirmed)
+        if store.unclean is not None:
+            raise StoreError(f"{store.unclean}, which took more than {CUT_LIMIT_S:g} s")
+
     async def _cut_tail(self, end: int) -> None:
         """Make the part of a record that the log ends with zeros, durably."""
         commit_log, size = self._log, self._log.written - end
         if size <= 0:
             return
         log.info("the log ends with %d bytes of a record that is not whole: they are cut off", size)
+        commit_log.segments.write(bytes(size), end)
         commit_log.cut_back(end)
         await commit_log.disk.run(commit_log.segments.sync_call(end, end + size))

@@ -12,6 +12,8 @@ once, and passed over. Rules: Apache DefaultMessageStore.ReputMessageService.
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -59,6 +61,7 @@ class Takeover:
         self.at = store.log.end
         #: Set when there is more to look at.
         self.more = trio.Event()
+        self._one_step = trio.Lock()
         #: What was no record, where that happened last.
         self.damage: str | None = None
         #: The log has to be confirmed up to here before there is anything new to see.
@@ -79,12 +82,24 @@ class Takeover:
         self.at = offset
         self._dispatcher.dispatched = offset
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """A block during which no record is taken over."""
+        async with self._one_step:
+            yield
+
+    def rewind(self, offset: int) -> None:
+        """The log was cut back: go on from there, if more was taken over."""
+        self.at = min(self.at, offset)
+        self._needs, self._damaged_at = 0, None
+        self._feed.forget_lanes()
+        self.more.set()
+
     # -- the loop --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Take records over until cancelled."""
         while True:
-            await trio.lowlevel.checkpoint()
             if self.more.is_set():
                 self.more = trio.Event()
             more = self.more
@@ -97,11 +112,15 @@ class Takeover:
     async def finish(self) -> bool:
         """Take over all that is confirmed; False when it ends with what is no record."""
         while await self._go_on():
-            await trio.lowlevel.checkpoint()
+            pass
         return self._damaged_at is None
 
     async def _go_on(self) -> bool:
-        """Take over some records; False when nothing can be done before the log has grown."""
+        """Take over some records; False when nothing can be done before the log has grown. Others have their turn."""
+        async with self._one_step:
+            return await self._go_on_alone()
+
+    async def _go_on_alone(self) -> bool:
         if self._damaged_at is not None and not await self._search():
             return False
         limit = self._store.confirmed

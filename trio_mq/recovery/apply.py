@@ -86,7 +86,15 @@ def open_queue(queue: BaseQueue, tail: QueueTail) -> None:
 
 
 def cut_queue(queue: BaseQueue, log_end: int) -> str:
-    """Remove the entries of records at or behind the log's end. Returns a note about it."""
+    """Remove the entries of records at or behind the log's end, durably. Returns a note about it."""
+    note = cut_entries(queue, log_end)
+    end = queue.files.end
+    queue.files.segments.sync_call(end, end + 1)()
+    return note
+
+
+def cut_entries(queue: BaseQueue, log_end: int) -> str:
+    """As :func:`cut_queue`, but nothing is synced. All entries have to be in the files."""
     files, before = queue.files, queue.max_offset
     end = _end_before(queue, log_end)
     files.open_at(end)
@@ -95,7 +103,6 @@ def cut_queue(queue: BaseQueue, log_end: int) -> str:
         # Without entries the count goes on from where the queue began (case C023).
         max_offset = max_offset if queue.indexed_to >= 0 else queue.min_offset
         queue.opened(min(queue.min_offset, max_offset), max_offset)
-    files.segments.sync_call(end, end + 1)()
     return (
         f"queue {queue.topic}/{queue.queue_id} ends at offset {queue.max_offset} instead of {before}, "
         f"since the log ends at {log_end}"

@@ -94,6 +94,10 @@ class Feed:
         """The queues that records were seen for."""
         return [lane for lane in self._lanes.values() if lane is not None]
 
+    def forget_lanes(self) -> None:
+        """Queues were cut: look at them anew."""
+        self._lanes.clear()
+
     def load_bulk(self) -> None:
         """Take over many records at once from now on, where numpy is installed. Imports it, which blocks."""
         if self.bulk is None:

@@ -276,8 +276,12 @@ class Dispatcher:
         """Write all that is left; OSError when that does not work. For a store that closes, and for recovery."""
         self.queues.write_tails()
         while self.index_backlog:
-            if not self.index_chunk():
-                raise OSError(errno.ENOSPC, "the key index cannot be written", self.index.directory)
+            self.finish_some()
+
+    def finish_some(self) -> None:
+        """Insert the keys of some waiting records; OSError when that does not work."""
+        if not self.index_chunk():
+            raise OSError(errno.ENOSPC, "the key index cannot be written", self.index.directory)
 
 
 @attrs.define

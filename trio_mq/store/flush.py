@@ -11,7 +11,8 @@ from __future__ import annotations
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -76,6 +77,8 @@ class Flusher:
         self._wanted = trio.Event()
         self._waiting = trio.Event()
         self._one_sync = trio.Lock()
+        #: Held while queues, index and checkpoint are synced, or the next segment is prepared.
+        self._one_derived = trio.Lock()
         self._spare_from_s = -1e9
         #: Log offsets before which queues and index are durable; -1 until a sync has told.
         self._queues_to = self._index_to = -1
@@ -212,7 +215,8 @@ class Flusher:
         queues_s = index_s = -1e9  # the first round is thorough: what recovery wrote is synced soon
         while True:
             await trio.sleep(self._settings.flush_interval_consume_queue_ms / 1000)
-            await self._prepare_spare()
+            async with self._one_derived:
+                await self._prepare_spare()
             now_s = trio.current_time()
             # The keys may not be in the index yet; then the next round is wanted, too.
             wanted = min(self._queues_to, self._index_to) < self._wanted_to
@@ -237,6 +241,22 @@ class Flusher:
 
         Unless `thorough`, queues with little that is new are left for later.
         """
+        async with self._one_derived:
+            await self._sync_derived(thorough=thorough, with_index=with_index)
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """A block during which nothing is synced and no file is made, however long it takes."""
+        async with self._one_derived, self._one_sync:
+            yield
+
+    def cut_back(self, end: int, newest_ms: int) -> None:
+        """The log ends earlier now, and so do queues and index; store time of its newest record, ms."""
+        self._queues_to, self._index_to = min(self._queues_to, end), min(self._index_to, end)
+        self._wanted_to = min(self._wanted_to, end)
+        self.newest_ms = newest_ms
+
+    async def _sync_derived(self, *, thorough: bool, with_index: bool) -> None:
         dispatcher, index = self._dispatcher, self._index
         newest_ms, dispatched = dispatcher.newest_ms, dispatcher.dispatched
         complete = dispatcher.write_tails()

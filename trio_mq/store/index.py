@@ -192,6 +192,25 @@ class KeyIndex:
         self.indexed_to = min(self.indexed_to, log_offset)
         return notes
 
+    def apart(self, log_offset: int) -> KeyIndex:
+        """The files with keys of records at or behind an offset, for a worker thread to truncate.
+
+        Nobody sees them here until :meth:`rejoin` brings them back. Nothing may be inserted meanwhile.
+        """
+        twin = KeyIndex(
+            self.disk, self.directory, slots=self.slots, entries=self.entries, now_ms=self._now_ms
+        )
+        twin.files = [f for f in self.files if f.header.end_log_offset >= log_offset]
+        twin.indexed_to = self.indexed_to
+        self.files = [f for f in self.files if f not in twin.files]
+        return twin
+
+    def rejoin(self, twin: KeyIndex) -> None:
+        """Take the files of :meth:`apart` back, as they are now."""
+        self.files += twin.files
+        self.indexed_to = min(self.indexed_to, twin.indexed_to)
+        self._names += twin._names
+
     def expire(self, log_start: int) -> None:
         """Drop files that only index records before `log_start`; the last file always stays."""
         while len(self.files) > 1 and self.files[0].header.end_log_offset < log_start:

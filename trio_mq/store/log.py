@@ -11,6 +11,7 @@ Apache CommitLog, DefaultAppendMessageCallback.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 
 from trio_mq.protocol.layout import BLANK_HEADER_SIZE
@@ -139,12 +140,18 @@ class CommitLog:
         self.segments.create(segment, durable=True)
 
     def cut_back(self, end: int) -> None:
-        """Let the log end earlier, in its last segment with a byte: zeros take the place of what was behind."""
+        """Let the log end earlier, or where it ended before. The files are the caller's: see :meth:`recut`."""
         assert not self.staging
-        assert self.segments.segment_of(self.written - 1) == self.segments.segment_of(end)
-        self.segments.write(bytes(self.written - end), end)
         self.end = self.written = end
         self.durable.fall_back(end)
+
+    def recut(self, starts: Collection[int]) -> None:
+        """Forget the segments that are not among `starts`: their files have gone."""
+        for segment in self.segments.starts:
+            if segment not in starts and segment > self.end:
+                self.segments.detach(segment)
+        self._segment_end = self.segments.end
+        self._spare = None
 
     # -- trying ----------------------------------------------------------------------------------------------
 
