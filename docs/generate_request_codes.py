@@ -22,6 +22,8 @@ from trio_mq.broker.tables import load_tables
 from trio_mq.broker.topics import TopicTable
 from trio_mq.clock import SystemClock
 from trio_mq.config import load
+from trio_mq.ha.primary import Primary
+from trio_mq.ha.runtime import HARuntime
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net.requests import RequestTable
 from trio_mq.protocol.codes import RequestCode
@@ -88,7 +90,11 @@ async def make_broker() -> Broker:
         offsets=ConsumerOffsets(settings.broker, clock),
     )
     address = Host("127.0.0.1", 10911)
-    return Broker(settings, Store(parts, clock, address), tables, clock, str(address))
+    store = Store(parts, clock, address)
+    broker = Broker(settings, store, tables, clock, str(address))
+    primary = Primary(store, settings.ha)
+    HARuntime(settings.ha, store, primary, clock, ha_address="", address="").fill(broker.requests)
+    return broker
 
 
 def broker_codes() -> Headers:

@@ -215,6 +215,10 @@ async def run_system(
         broker.pops.routes.connect = network.connect
         if broker.role.puts:  # a slave's tables may be ahead of its log
             tables.clamp_progress(store.queues)
+        ha_address = str(_ha_address(settings, advertised, ports))
+        telling_ha = replication.runtime(clock, address=str(advertised), ha_address=ha_address)
+        telling_ha.fill(broker.requests)
+        broker.runtime_sources.append(telling_ha.rows)
         inside(Inside(store, replication, broker))
         await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
         await stack.enter_async_context(_listening(ports, ports.broker, broker.face))
@@ -223,7 +227,7 @@ async def run_system(
             advertised,
             broker.topics,
             nameservers=_nameservers(settings, nameserver),
-            ha_address=str(_ha_address(settings, advertised, ports)),
+            ha_address=ha_address,
             ha=settings.ha,
             role=broker.role,
             connect=network.connect,

@@ -239,6 +239,8 @@ class Broker:
             saver=self.saver,
         )
         admin.fill(self.requests)
+        #: What tells rows of the runtime information; replication adds its own.
+        self.runtime_sources = admin.runtime.sources
         admin.runtime.sources.append(self.delays.progress)
         if self.timers is not None:
             admin.runtime.sources.append(self.timers.runtime)

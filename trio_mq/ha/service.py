@@ -14,14 +14,17 @@ from typing import Final
 
 import trio
 
-from trio_mq.config import Address, Settings
-from trio_mq.errors import PeerUnavailable
+from trio_mq.clock import Clock
+from trio_mq.config import Address, Settings, parse_address
+from trio_mq.errors import PeerUnavailable, RequestRefused
 from trio_mq.ha.continuity import Continuity
 from trio_mq.ha.copylog import LogCopy
 from trio_mq.ha.primary import Primary
 from trio_mq.ha.replica import Replica
+from trio_mq.ha.runtime import HARuntime, SlaveSide
 from trio_mq.net.dial import LinkPool, open_pool
 from trio_mq.net.network import Listening, Network
+from trio_mq.protocol.codes import ResponseCode
 from trio_mq.protocol.command import Command
 from trio_mq.store.store import Store
 
@@ -35,6 +38,8 @@ class Replication:
     """See the module. `copy` and `replica` are there on a slave only."""
 
     def __init__(self, settings: Settings, store: Store, network: Network, port: Listening) -> None:
+        self._settings = settings.ha
+        self._store = store
         self._network = network
         self._port = port
         self.primary = Primary(store, settings.ha)
@@ -56,6 +61,30 @@ class Replication:
             self.master = master
         if self.replica is not None:
             self.replica.follow(ha_address)
+
+    def runtime(self, clock: Clock, *, address: str, ha_address: str) -> HARuntime:
+        """What answers others about replication; the addresses are what they are told of this broker."""
+        replica = self.replica
+        slave = None if replica is None else SlaveSide(lambda: replica.view, self._adopt)
+        return HARuntime(
+            self._settings,
+            self._store,
+            self.primary,
+            clock,
+            ha_address=ha_address,
+            address=address,
+            slave=slave,
+        )
+
+    def _adopt(self, ha_address: str, master: str | None) -> None:
+        """An administrator, or another broker, names the master."""
+        try:
+            told = None if master is None else parse_address(master)
+            self.master_told(told, parse_address(ha_address))
+        except ValueError as error:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"no address of a master: {error}"
+            ) from error
 
     async def ask(self, command: Command) -> Command:
         """The master's answer to a request, whatever it is; PeerUnavailable."""
