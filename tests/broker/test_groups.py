@@ -173,3 +173,38 @@ def test_another_shape_is_an_error_and_changes_nothing(value):
     with pytest.raises(BodyError):
         table.read_json(value)
     assert table.to_json() == before
+
+
+# -- following a master
+
+
+def test_a_copy_becomes_the_masters_table_at_its_version():
+    master, copy, changed = make(), make(), []
+    copy.following, copy.changed = True, changed.append
+    master.obtain("A")
+    master.obtain("B")
+    master.set_readable("B", "T", readable=False)
+    copy.obtain("own")  # a consumer that was here first
+    assert copy.version == DataVersion()
+    changed.clear()
+    assert copy.take_over(jsondialect.loads(jsondialect.dumps(master.to_json()))) == 3
+    assert sorted(changed) == ["A", "B", "own"]
+    assert copy.to_json() == master.to_json()
+    assert copy.is_forbidden("B", "T")
+    revision = copy.revision
+    assert copy.take_over(master.to_json()) == 0
+    assert copy.revision == revision
+    master.set_readable("B", "T", readable=True)
+    copy.take_over(master.to_json())
+    assert not copy.is_forbidden("B", "T")
+    assert copy.revision > revision
+
+
+def test_groups_of_every_broker_stay_in_a_copy():
+    copy = make()
+    copy.take_over({"subscriptionGroupTable": {}})
+    assert "CID_RMQ_SYS_TRANS" in copy
+    before = copy.to_json()
+    with pytest.raises(BodyError):
+        copy.take_over({"subscriptionGroupTable": {"G": {"brokerId": "x"}}})
+    assert copy.to_json() == before

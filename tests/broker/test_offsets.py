@@ -273,3 +273,114 @@ def test_any_table_survives_its_file(table):
     again = make()
     again.read_json(jsondialect.loads(jsondialect.dumps(offsets.to_json())))
     assert again.to_json() == offsets.to_json()
+
+
+# -- following a master
+
+
+def copy_of(*offsets, version=(1, 1_000), **settings):
+    """A copy that has taken this over already: (group, offset) in queue 0 of T."""
+    copy = make(**settings)
+    copy.following = True
+    copy.take_over(answer(*offsets, version=version), returned=True)
+    return copy
+
+
+def answer(*offsets, version=(1, 1_000), queue_id=0):
+    counter, timestamp = version
+    return {
+        "dataVersion": {"counter": counter, "stateVersion": 0, "timestamp": timestamp},
+        "offsetTable": {f"T@{group}": {queue_id: offset} for group, offset in offsets},
+    }
+
+
+def test_a_copy_is_where_the_master_says_forward_and_back():
+    copy = copy_of(("G", 5), ("H", 7))
+    assert copy.take_over(answer(("G", 9), ("H", 2), version=(1, 1_000)), returned=False)
+    assert (copy.query("G", "T", 0), copy.query("H", "T", 0)) == (9, 2)
+    assert (copy.version.counter, copy.version.timestamp) == (1, 1_000)
+
+
+def test_what_the_master_does_not_have_stays():
+    copy = copy_of(("G", 5))
+    copy.take_over(answer(("H", 7)), returned=False)
+    assert (copy.query("G", "T", 0), copy.query("H", "T", 0)) == (5, 7)
+
+
+def test_commits_at_a_copy_survive_a_master_that_returns():
+    copy = copy_of(("G", 50), ("H", 50))
+    copy.commit("G", "T", 0, 70)
+    # it comes back without its last commits, and later without news of the group
+    for theirs in (45, 45, 60):
+        copy.take_over(answer(("G", theirs), ("H", theirs)), returned=theirs == 45)
+        assert (copy.query("G", "T", 0), copy.query("H", "T", 0)) == (70, theirs)
+    # the consumers have told it themselves: from here on it leads again
+    copy.take_over(answer(("G", 71)), returned=False)
+    copy.take_over(answer(("G", 30)), returned=True)
+    assert copy.query("G", "T", 0) == 30
+
+
+def test_commits_at_a_copy_survive_its_own_restart():
+    copy = copy_of(("G", 50))
+    copy.commit("G", "T", 0, 70)
+    copy.commit("N", "T", 0, 3)
+    again = make()
+    again.read_json(jsondialect.loads(jsondialect.dumps(copy.to_json())))
+    again.following = True
+    again.take_over(answer(("G", 45), ("N", 0)), returned=True)
+    assert (again.query("G", "T", 0), again.query("N", "T", 0)) == (70, 3)
+    # promoted, it keeps no account of a master
+    again.following = False
+    assert "keptOffsets" not in again.to_json()
+
+
+def test_a_master_that_stays_may_set_a_group_back_whatever_was_committed_here():
+    copy = copy_of(("G", 50))
+    copy.commit("G", "T", 0, 70)
+    copy.take_over(answer(("G", 52)), returned=False)
+    assert copy.query("G", "T", 0) == 70
+    copy.take_over(answer(("G", 20)), returned=False)  # mqadmin resetOffsetByTime
+    assert copy.query("G", "T", 0) == 20
+
+
+def test_nothing_goes_back_to_a_state_before():
+    copy = copy_of(("G", 50), ("H", 50), version=(7, 2_000))
+    assert not copy.take_over(answer(("G", 40), ("H", 60), version=(6, 1_500)), returned=True)
+    assert (copy.query("G", "T", 0), copy.query("H", "T", 0)) == (50, 60)
+    assert copy.version.counter == 7
+    # when it has caught up it leads again
+    copy.take_over(answer(("G", 45), version=(7, 3_000)), returned=False)
+    assert copy.query("G", "T", 0) == 50
+    copy.take_over(answer(("G", 55), version=(8, 3_000)), returned=False)
+    assert copy.query("G", "T", 0) == 55
+
+
+def test_commits_at_a_copy_make_no_version():
+    copy = copy_of(("G", 5), consumer_offset_update_version_step=1)
+    copy.commit("G", "T", 0, 6)
+    assert (copy.version.counter, copy.version.timestamp) == (1, 1_000)
+
+
+def test_a_copy_has_to_be_saved_only_when_something_changed():
+    copy = copy_of(("G", 5))
+    revision = copy.revision
+    copy.take_over(answer(("G", 5)), returned=False)
+    assert copy.revision == revision
+    copy.take_over(answer(("G", 6)), returned=False)
+    assert copy.revision > revision
+
+
+def test_light_queues_of_a_master_have_a_table_of_their_own():
+    copy = make()
+    value = {"lmqOffsetTable": {"%LMQ%q@%LMQ%q": 5}}
+    copy.take_over(value, returned=True)
+    assert copy.query("%LMQ%q", "%LMQ%q", 0) == 5
+
+
+@pytest.mark.parametrize("bad", [None, [], {"offsetTable": 1}, {"offsetTable": {"T@G": {"x": 1}}}])
+def test_an_answer_that_is_no_table_changes_nothing(bad):
+    copy = copy_of(("G", 5))
+    before = copy.to_json()
+    with pytest.raises(BodyError):
+        copy.take_over(bad, returned=True)
+    assert copy.to_json() == before

@@ -53,3 +53,14 @@ async def test_rates(autojump_clock):
     assert rate.per_second() == pytest.approx(100, rel=0.05)
     await trio.sleep(10)
     assert rate.per_second() == 0
+
+
+def test_a_copy_has_the_masters_counts():
+    master, copy = TimerMetrics(ManualClock(5000)), TimerMetrics(ManualClock(9000))
+    master.add("T", 3)
+    copy.add("U", 1)
+    assert copy.take_over(jsondialect.loads(jsondialect.dumps(master.to_json())))
+    assert copy.to_json() == master.to_json()
+    revision = copy.revision
+    assert not copy.take_over(master.to_json())
+    assert copy.revision == revision

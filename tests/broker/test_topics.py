@@ -296,3 +296,52 @@ def test_another_shape_is_an_error_and_changes_nothing(value):
     with pytest.raises(BodyError):
         table.read_json(value)
     assert table.to_json() == before
+
+
+# -- following a master
+
+
+def master_says(*topics, version=(1, 1_000), **fields):
+    """Its answer with the topics that it has beside a broker's own."""
+    counter, timestamp = version
+    return {
+        "dataVersion": {"counter": counter, "stateVersion": 0, "timestamp": timestamp},
+        "topicConfigTable": {name: {"topicName": name, "perm": 6, **fields} for name in topics},
+    }
+
+
+def test_a_copy_becomes_the_masters_table_at_its_version():
+    changed = []
+    copy = make()
+    copy.changed = changed.append
+    own = {config.topic_name for config in copy}
+    assert copy.take_over(master_says("A", "B", newField=7)) == 2
+    assert {config.topic_name for config in copy} == own | {"A", "B"}
+    assert copy.version == DataVersion(1, 0, 1_000)
+    assert copy.to_json()["topicConfigTable"]["A"]["newField"] == 7
+    assert copy.take_over(master_says("B", version=(2, 2_000), readQueueNums=3)) == 2
+    assert "A" not in copy
+    assert copy.require("B").read_queue_nums == 3
+    assert sorted(changed) == ["A", "A", "B", "B"]
+    revision = copy.revision
+    assert copy.take_over(master_says("B", version=(2, 2_000), readQueueNums=3)) == 0
+    assert copy.revision == revision
+
+
+def test_what_a_copy_makes_itself_has_no_version():
+    copy = make()
+    copy.following = True
+    copy.take_over(master_says("A"))
+    copy.create_retry("%RETRY%G", 1)
+    copy.settings_changed()
+    assert copy.version == DataVersion(1, 0, 1_000)
+    copy.take_over(master_says("A", version=(2, 2_000)))
+    assert "%RETRY%G" not in copy
+
+
+def test_an_answer_of_another_shape_changes_nothing():
+    copy = make()
+    before = copy.to_json()
+    with pytest.raises(BodyError):
+        copy.take_over({"topicConfigTable": {"T": {"perm": "many"}}})
+    assert copy.to_json() == before

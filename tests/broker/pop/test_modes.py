@@ -57,3 +57,17 @@ def test_a_spoilt_file_is_refused_and_changes_nothing(value):
     with pytest.raises(BodyError):
         modes.read_json(value)
     assert modes.to_json() == before
+
+
+def test_a_copy_has_what_the_master_has_and_nothing_else():
+    master, copy = RequestModes(), RequestModes()
+    master.set_mode(SetMessageRequestModeBody("T", "G", "POP", 4))
+    copy.set_mode(SetMessageRequestModeBody("U", "G", "POP", 2))
+    assert copy.take_over(jsondialect.loads(jsondialect.dumps(master.to_json())))
+    assert copy.to_json() == master.to_json()
+    revision = copy.revision
+    assert not copy.take_over(master.to_json())
+    assert copy.revision == revision
+    with pytest.raises(BodyError):
+        copy.take_over({"messageRequestModeMap": {"T": {"G": {"mode": "PUSH"}}}})
+    assert copy.to_json() == master.to_json()

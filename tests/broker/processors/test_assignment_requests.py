@@ -135,3 +135,10 @@ async def test_the_mode_of_an_unknown_group_is_refused(autojump_clock):
     async with serving(broker=attrs.evolve(BROKER, auto_create_subscription_group=False)) as bench:
         bench.create()
         assert (await set_mode(bench)).code == 26
+
+
+async def test_all_modes_for_a_broker_that_follows(bench):
+    assert (await set_mode(bench, share=3)).code == 0
+    reply = await bench.answer(request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE))
+    mode = {"topic": TOPIC, "consumerGroup": GROUP, "mode": "POP", "popShareQueueNum": 3}
+    assert json.loads(reply.body) == {"messageRequestModeMap": {TOPIC: {GROUP: mode}}}
