@@ -41,13 +41,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "net": {"protocol"} | OPEN_TO_ALL,
     "store": {"protocol"} | OPEN_TO_ALL,
     "recovery": {"store", "protocol"} | OPEN_TO_ALL,
-    "ha": {"recovery", "store", "net", "protocol"} | OPEN_TO_ALL,
+    "ha": {"broker", "recovery", "store", "net", "protocol"} | OPEN_TO_ALL,
+    "ports": {"store", "net"} | OPEN_TO_ALL,
     "sql92": {"protocol"},
     "broker": {"__init__", "sql92", "store", "net", "protocol"}
     | OPEN_TO_ALL,  # __init__: the version
     "nameserver": {"store", "net", "protocol"} | OPEN_TO_ALL,
     "client": {"net", "protocol"} | OPEN_TO_ALL,
-    "system": {"recovery", "broker", "nameserver", "store", "net", "protocol", "logs", "process"}
+    "system": {"recovery", "ha", "broker", "nameserver", "store", "net", "protocol"}
+    | {"ports", "logs", "process"}
     | OPEN_TO_ALL,
     "lookinside": {"recovery", "store", "protocol"} | OPEN_TO_ALL,
     "offline_store": {"lookinside", "offline", "recovery", "broker", "store", "protocol"}

@@ -211,32 +211,16 @@ async def run_system(
         replication = Replication(settings, store, network, ports.ha)
         replicating = _running("replication", replication.run, failures, replication.close)
         await stack.enter_async_context(replicating)
-        broker = Broker(settings, store, tables, clock, str(advertised), replication.primary)
+        ha_address = Address(settings.ha.advertise_host or advertised.host, ports.ha.address.port)
+        broker = _make_broker(settings, store, tables, clock, advertised, replication, ha_address)
         broker.pops.routes.connect = network.connect
-        if broker.role.puts:  # a slave's tables may be ahead of its log
-            tables.clamp_progress(store.queues)
-        ha_address = str(_ha_address(settings, advertised, ports))
-        telling_ha = replication.runtime(clock, address=str(advertised), ha_address=ha_address)
-        telling_ha.fill(broker.requests)
-        broker.runtime_sources.append(telling_ha.rows)
         inside(Inside(store, replication, broker))
         await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
         await stack.enter_async_context(_listening(ports, ports.broker, broker.face))
-        registrar = Registrar(
-            settings.broker,
-            advertised,
-            broker.topics,
-            nameservers=_nameservers(settings, nameserver),
-            ha_address=ha_address,
-            ha=settings.ha,
-            role=broker.role,
-            connect=network.connect,
+        nameservers = _nameservers(settings, nameserver)
+        registrar = _make_registrar(
+            settings, broker, replication, advertised, ha_address, nameservers, network
         )
-        registrar.master_changed = replication.master_told
-        broker.topic_changed = registrar.topic_changed
-        broker.permission_changed = registrar.permission_changed
-        broker.pops.routes.nameservers = _nameservers(settings, nameserver)
-        broker.saver.published = partial(registrar.published, PUBLISH_LIMIT_S)
         registration = _running("registration", registrar.run, failures, registrar.close)
         await stack.enter_async_context(registration)
         if settings.ha.is_slave:
@@ -258,6 +242,53 @@ async def run_system(
             supervisor.stopping()
     if failures:
         raise failures[0]
+
+
+def _make_broker(
+    settings: Settings,
+    store: Store,
+    tables: BrokerTables,
+    clock: Clock,
+    advertised: Address,
+    replication: Replication,
+    ha_address: Address,
+) -> Broker:
+    """A broker that also answers for its replication."""
+    broker = Broker(settings, store, tables, clock, str(advertised), replication.primary)
+    if broker.role.puts:  # a slave's tables may be ahead of its log
+        tables.clamp_progress(store.queues)
+    runtime = replication.runtime(clock, address=str(advertised), ha_address=str(ha_address))
+    runtime.fill(broker.requests)
+    broker.runtime_sources.append(runtime.rows)
+    return broker
+
+
+def _make_registrar(
+    settings: Settings,
+    broker: Broker,
+    replication: Replication,
+    advertised: Address,
+    ha_address: Address,
+    nameservers: list[Address],
+    network: Network,
+) -> Registrar:
+    """What registers a broker, and tells who needs it where the master is."""
+    registrar = Registrar(
+        settings.broker,
+        advertised,
+        broker.topics,
+        nameservers=nameservers,
+        ha_address=str(ha_address),
+        ha=settings.ha,
+        role=broker.role,
+        connect=network.connect,
+    )
+    registrar.master_changed = replication.master_told
+    broker.topic_changed = registrar.topic_changed
+    broker.permission_changed = registrar.permission_changed
+    broker.pops.routes.nameservers = nameservers
+    broker.saver.published = partial(registrar.published, PUBLISH_LIMIT_S)
+    return registrar
 
 
 @asynccontextmanager
@@ -286,11 +317,6 @@ async def _advertised(settings: Settings, ports: Ports) -> tuple[Address, Host]:
     address = Address(chosen.host, mine.advertise_port or ports.broker[0].address.port)
     log.info("clients are told %s (%s)", address, chosen.reason)
     return address, await addresses.resolve(address)
-
-
-def _ha_address(settings: Settings, advertised: Address, ports: Ports) -> Address:
-    """Where slaves are told to connect."""
-    return Address(settings.ha.advertise_host or advertised.host, ports.ha.address.port)
 
 
 async def _start_nameserver(

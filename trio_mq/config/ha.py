@@ -115,12 +115,6 @@ class HASettings:
         "A send that waits longer for replicas is answered with FLUSH_SLAVE_TIMEOUT (ms). Apache: "
         "3000, which is also how long its clients wait.",
     )
-    total_replicas: int = setting(
-        "totalReplicas",
-        integer(1, 1000),
-        1,
-        "How many brokers have this name, the master included.",
-    )
     in_sync_replicas: int = setting(
         "inSyncReplicas",
         integer(0, 1000),
