@@ -64,13 +64,19 @@ class Pulling:
 
 @asynccontextmanager
 async def pulling(
-    *answers, queue=None, commit=lambda queue: None, settings=None, routes=None, for_s=1.0
+    *answers,
+    queue=None,
+    commit=lambda queue: None,
+    settings=None,
+    routes=None,
+    slave=None,
+    for_s=1.0,
 ):
     """Pull a queue for a while; then the block looks at what happened."""  # fmt: skip
     async with cluster(B1, B2) as made:
         made.topic("T")
         made.brokers[B1].answers[RequestCode.PULL_MESSAGE] = Script(*answers)
-        made.brokers[B2].answers[RequestCode.PULL_MESSAGE] = Script()
+        made.brokers[B2].answers[RequestCode.PULL_MESSAGE] = slave or Script()
         for peer in made.brokers.values():
             peer.answers[RequestCode.HEART_BEAT] = ok()
             peer.answers[RequestCode.UNREGISTER_CLIENT] = ok()
@@ -253,3 +259,63 @@ async def test_an_assigned_queue_sends_its_expression_along(autojump_clock):
         (asked,) = it.asked()
         assert asked.subscription == "a || b"
         assert asked.sys_flag == PullFlag.SUSPEND | PullFlag.SUBSCRIPTION
+
+
+# -- brokers of one name
+
+WITH_SLAVE = (BrokerData("c1", "b1", {0: B1, 1: B2}),)
+ONLY_SLAVE = (BrokerData("c1", "b1", {1: B2}),)
+
+
+async def test_a_broker_id_that_no_route_names_is_replaced_by_the_next_or_any(autojump_clock):
+    for suggested, expected in ((0, B1), (1, B2), (5, B1)):
+        async with pulling(told(20, 8, suggest=suggested), routes=WITH_SLAVE) as it:
+            assert it.asked(expected)[-1].queue_offset == 8
+    three = (BrokerData("c1", "b1", {0: B1, 3: B2}),)
+    async with pulling(told(20, 8, suggest=2), routes=three) as it:
+        (asked,) = it.asked(B2)
+        assert asked.queue_offset == 8
+
+
+async def test_a_slave_that_refuses_is_left_for_the_master(autojump_clock):
+    answers = [told(20, 8, suggest=1), found(8)]
+    async with pulling(*answers, routes=WITH_SLAVE, slave=Script(no(2, "not read")), for_s=2) as it:
+        assert len(it.asked(B2)) == 1
+        assert [asked.queue_offset for asked in it.asked()] == [7, 8, 9]
+
+
+async def test_a_master_that_does_not_answer_is_left_for_a_slave_and_comes_back(autojump_clock):
+    queue = ProcessQueue(QUEUE, 7)
+    slave = Script(found(7), told(20, 8, suggest=0))
+    settings = PullSettings(timeout_s=1.0)
+    async with pulling(
+        lambda: None, found(8), queue=queue, routes=WITH_SLAVE, slave=slave, settings=settings,
+        commit=lambda queue: queue.position, for_s=3.5,
+    ) as it:  # fmt: skip
+        at_slave = it.asked(B2)
+        assert at_slave[0].queue_offset == 7
+        assert not at_slave[0].sys_flag & PullFlag.COMMIT_OFFSET
+        assert it.asked()[-1].queue_offset == 9
+        assert it.queue.count == 2
+
+
+async def test_causes_of_two_brokers_that_fail_in_turn_are_told_once(autojump_clock, caplog):
+    settings = PullSettings(timeout_s=1.0)
+    slave = Script(*[no(2, "not I")] * 100)
+    with caplog.at_level(logging.WARNING):
+        async with pulling(routes=WITH_SLAVE, slave=slave, settings=settings, for_s=20) as it:
+            assert len(it.asked(B2)) > 5
+            assert len(it.asked(B1)) > 5
+    assert caplog.text.count("not I") == caplog.text.count("within 1 s") == 1
+
+
+async def test_a_master_that_is_back_is_looked_for(autojump_clock):
+    """A slave sends its readers to id 0, which the client's route does not have yet."""
+    slave = Script(told(20, 7, suggest=0))
+    async with pulling(found(7), routes=ONLY_SLAVE, slave=slave, for_s=0) as it:
+        await trio.sleep(0.01)
+        it.made.routes["T"] = attrs.evolve(it.made.routes["T"], broker_datas=WITH_SLAVE)
+        it.made.brokers[B2].answers[RequestCode.PULL_MESSAGE] = told(20, 7, suggest=0)
+        await trio.sleep(2)
+        assert it.queue.count == 1
+        assert [asked.queue_offset for asked in it.asked()] == [7, 8]

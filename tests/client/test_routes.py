@@ -121,3 +121,19 @@ def test_the_preferred_broker_or_the_first_that_is_there():
 
 def test_routes_are_values():
     assert attrs.evolve(route(), topic="T") == route()
+
+
+def test_a_broker_id_without_an_address_stands_for_the_next_slave_or_for_any():
+    table = RouteTable()
+    table.put(route(brokers={"b1": {0: "10.0.0.1:1", 2: "10.0.0.2:1"}, "b2": {3: "10.0.0.3:1"}}))
+    found = [table.any_address("b1", number).host for number in (0, 1, 2, 3)]
+    assert found == ["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.1"]
+    assert table.any_address("b2").host == "10.0.0.3"
+    assert table.any_address("b3") is None
+
+
+def test_the_other_broker_of_a_name():
+    table = RouteTable()
+    table.put(route(brokers={"b1": {0: "10.0.0.1:1", 2: "10.0.0.2:1"}, "b2": {0: "10.0.0.3:1"}}))
+    assert [table.other_id("b1", number) for number in (0, 2, 7)] == [2, 0, 0]
+    assert [table.other_id(name, 0) for name in ("b2", "b3")] == [0, 0]

@@ -5,8 +5,11 @@ the one asked for is not there. Run by :mod:`.assigned`, a task for each queue. 
 DefaultMQPushConsumerImpl.pullMessage, PullAPIWrapper, PullMessageRequestHeader.
 
 Failure policy: whatever a broker answers or does not answer, the queue is pulled again after a pause. Each cause is
-logged once. A broker that does not answer may have moved: its route is asked for again. One that does not know this
-group or its newest subscription gets a heartbeat.
+logged once. A broker that does not answer may have moved: its route is asked for again, and meanwhile another broker of
+its name is pulled. One that does not know this group or its newest subscription gets a heartbeat.
+
+Which broker of a name is pulled: the master, until an answer suggests another one; each answer suggests anew. One that
+fails or refuses is left for the master, and the master for a slave, which sends readers back when it is there again.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import attrs
 from trio_mq.client.decoding import Source, read
 from trio_mq.client.instance import Instance
 from trio_mq.client.processqueue import ProcessQueue
+from trio_mq.client.routes import MASTER_ID
 from trio_mq.client.subscription import Subscribed
 from trio_mq.config.addresses import Address
 from trio_mq.errors import PeerRefused, PeerUnavailable, ProtocolError
@@ -36,8 +40,6 @@ FAILURE_PAUSE_S = 1.0
 FLOW_CONTROL_PAUSE_S = 0.02
 #: After an answer that came at once and brought nothing: a broker that does not hold requests must not be hammered.
 IDLE_PAUSE_S = 0.05
-#: Routes are asked for again after a failure, but not more often than this.
-ROUTE_AGAIN_S = 1.0
 
 _FOUND = ResponseCode.SUCCESS
 _NOTHING = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -89,7 +91,6 @@ class Fetcher:
         self._source = source
         self._commit = commit
         self._delivered = delivered
-        self._routes_asked_s: dict[str, float] = {}
         #: Brokers of before release 5, some of which know ordinary pulls only.
         self._without_lite: set[Address] = set()
 
@@ -103,7 +104,8 @@ class Fetcher:
                 pause_s, moved = await self._pull(queue)
             except PeerUnavailable as failure:
                 self._failed(queue, str(failure))
-                self._ask_route(queue.queue.topic)
+                self._instance.doubt_route(queue.queue.topic)
+                self._go_elsewhere(queue)
                 pause_s, moved = FAILURE_PAUSE_S, None
             except (PeerRefused, ProtocolError) as failure:
                 self._failed(queue, str(failure))
@@ -137,7 +139,7 @@ class Fetcher:
         if queue.failure is not None:
             log.info("%r is pulled again", queue)
             queue.failure = None
-        queue.preferred_broker_id = told.suggest_which_broker_id
+        self._go_where_told(queue, told.suggest_which_broker_id)
         queue.max_offset = told.max_offset
         queue.pulled_at_s = began_s
         if reply.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -185,6 +187,19 @@ class Fetcher:
         )
         return Command(code, headers.encode(header))
 
+    def _go_where_told(self, queue: ProcessQueue, broker_id: int) -> None:
+        """The next pull goes to that broker; a master that is back may not be in our route yet."""
+        queue.preferred_broker_id = broker_id
+        name, topic = queue.queue.broker_name, queue.queue.topic
+        if broker_id == MASTER_ID and self._instance.routes.address(name) is None:
+            self._instance.doubt_route(topic)
+
+    def _go_elsewhere(self, queue: ProcessQueue) -> None:
+        """The next pull goes to another broker of the name, if there is one."""
+        routes = self._instance.routes
+        name, broker_id = queue.queue.broker_name, queue.preferred_broker_id
+        queue.preferred_broker_id = routes.other_id(name, broker_id)
+
     def _address(self, queue: ProcessQueue) -> Address:
         broker_name = queue.queue.broker_name
         address = self._instance.routes.any_address(broker_name, queue.preferred_broker_id)
@@ -205,20 +220,17 @@ class Fetcher:
         self._failed(
             queue, str(PeerRefused(reply.code, reply.remark, address=str(address), what=what))
         )
+        queue.preferred_broker_id = MASTER_ID
         if reply.code in _UNKNOWN_HERE:
             await self._instance.heartbeat()
         return FAILURE_PAUSE_S
 
     def _failed(self, queue: ProcessQueue, why: str) -> None:
-        if queue.failure == why:
+        told = queue.failure or ""
+        if why in told:
             return
-        queue.failure = why
+        # Where brokers are tried in turn, each has a cause of its own.
+        queue.failure = f"{told} | {why}" if told else why
         # A retry topic is made with the first heartbeat, and is not everywhere at once.
         level = logging.INFO if queue.queue.topic.startswith(RETRY_PREFIX) else logging.WARNING
         log.log(level, "%r is pulled again in %g s: %s", queue, FAILURE_PAUSE_S, why)
-
-    def _ask_route(self, topic: str) -> None:
-        now_s = anyio.current_time()
-        if now_s - self._routes_asked_s.get(topic, -ROUTE_AGAIN_S) >= ROUTE_AGAIN_S:
-            self._routes_asked_s[topic] = now_s
-            self._instance.tasks.start_soon(self._instance.refreshed_route, topic)

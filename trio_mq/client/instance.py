@@ -45,6 +45,8 @@ H = TypeVar("H")
 
 #: For the last words to brokers, when a block is left.
 FAREWELL_S = 1.5
+#: A route that is in doubt is asked for again, but not more often than this.
+ROUTE_AGAIN_S = 1.0
 #: Questions about routes that run at the same time: a refresh of a thousand topics does not flood a name server.
 ROUTES_AT_ONCE = 16
 
@@ -89,6 +91,8 @@ class Instance:
         self._routed: set[Address] = set()
         self._leaving = False
         self._routing = anyio.Semaphore(ROUTES_AT_ONCE)
+        #: When the routes were last asked for because they were in doubt.
+        self._doubted_at_s: dict[str, float] = {}
 
     # -- requests
 
@@ -249,6 +253,13 @@ class Instance:
                 self._keep(TopicRoute(topic, data))
         except TrioMQError as error:
             log.warning("the route of topic %s stays as it is: %s", topic, error)
+
+    def doubt_route(self, topic: str) -> None:
+        """A broker in it does not answer, or one that it lacks was named: ask for it again in the background."""
+        now_s = anyio.current_time()
+        if now_s - self._doubted_at_s.get(topic, -ROUTE_AGAIN_S) >= ROUTE_AGAIN_S:
+            self._doubted_at_s[topic] = now_s
+            self.tasks.start_soon(self.refreshed_route, topic)
 
     # -- heartbeats
 

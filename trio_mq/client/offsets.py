@@ -4,7 +4,8 @@ In: queues, positions. Out: stored offsets, start offsets. Called by :mod:`.assi
 consumers, :mod:`.localoffsets`, has the same face. Source of the rules: Apache RemoteBrokerOffsetStore,
 RebalancePushImpl.computePullFromWhere.
 
-Failure policy: a broker that does not answer costs only its own queues; the caller hears of each and tries again.
+Failure policy: a broker that does not answer costs only its own queues; the caller hears of each and tries again. The
+route is asked for again then: while there is no master, a slave keeps the offsets.
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ class RemoteOffsets:
 
     async def read(self, queue: MessageQueue) -> int | None:
         """See :class:`OffsetStore`."""
-        reply = await self._instance.ask(
-            broker_address(self._instance, queue),
+        reply = await _ask(
+            self._instance,
+            queue,
             RequestCode.QUERY_CONSUMER_OFFSET,
             headers.QueryConsumerOffsetRequest(
                 consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
             ),
             about=f"group {self._group}, topic {queue.topic}",
             accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
-            timeout_s=OFFSET_TIMEOUT_S,
         )
         if reply.code == ResponseCode.QUERY_NOT_FOUND:
             return None
@@ -126,6 +127,8 @@ class RemoteOffsets:
             else:
                 await self._instance.send_oneway(address, Command(code, headers.encode(header)))
         except TrioMQError as failure:
+            if isinstance(failure, PeerUnavailable):
+                self._instance.doubt_route(queue.topic)
             failures[queue] = failure
             return False
         return True
@@ -174,11 +177,34 @@ async def queue_offset_at(instance: Instance, queue: MessageQueue, when: datetim
 async def _asked(
     instance: Instance, queue: MessageQueue, code: RequestCode, header: object, reply: type[Any]
 ) -> int:
-    address = broker_address(instance, queue)
     about = f"topic {queue.topic}, queue {queue.queue_id}"
-    answer = await instance.ask(address, code, header, about=about, timeout_s=OFFSET_TIMEOUT_S)
+    answer = await _ask(instance, queue, code, header, about=about)
     offset: int = headers.decode(reply, answer.ext).offset
     return offset
+
+
+async def _ask(
+    instance: Instance,
+    queue: MessageQueue,
+    code: RequestCode,
+    header: object,
+    *,
+    about: str,
+    accept: tuple[int, ...] = (ResponseCode.SUCCESS,),
+) -> Command:
+    """An answer about a queue from its broker; whoever gets none asks for the route, too."""
+    try:
+        return await instance.ask(
+            broker_address(instance, queue),
+            code,
+            header,
+            about=about,
+            accept=accept,
+            timeout_s=OFFSET_TIMEOUT_S,
+        )
+    except PeerUnavailable:
+        instance.doubt_route(queue.topic)
+        raise
 
 
 # -- where to begin

@@ -144,8 +144,18 @@ class RouteTable:
         return self.brokers().get(broker_name, {}).get(broker_id)
 
     def any_address(self, broker_name: str, preferred_id: int = MASTER_ID) -> Address | None:
-        """The address of the broker with that id, or of the one with the least id that is there."""
+        """The address of the broker with that id; without it, of the slave after it, or the one with the least id."""
         by_id = self.brokers().get(broker_name)
         if not by_id:
             return None
-        return by_id.get(preferred_id) or by_id[min(by_id)]
+        found = by_id.get(preferred_id)
+        if found is None and preferred_id != MASTER_ID:
+            found = by_id.get(preferred_id + 1)
+        return found or by_id[min(by_id)]
+
+    def other_id(self, broker_name: str, broker_id: int) -> int:
+        """Another broker of that name: the master, or from there the slave with the least id; itself without one."""
+        others = [
+            other for other in sorted(self.brokers().get(broker_name, ())) if other != broker_id
+        ]
+        return others[0] if others else broker_id
