@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import attrs
 import trio
@@ -89,8 +89,8 @@ class Visit:
                 self._changed = trio.Event()
         except BROKEN:
             pass
-        self.ended_s = trio.current_time()
-        self._changed.set()
+        finally:
+            self.ended_s = trio.current_time()
 
     async def reported(self, count: int = 1) -> int:
         """Wait for so many reports; the last one."""
@@ -123,9 +123,15 @@ class ScriptedMaster:
         visit = Visit(stream, trio.current_time())
         script = self.scripts[min(len(self.visits), len(self.scripts) - 1)]
         self.visits.append(visit)
+
+        async def read() -> None:
+            await visit.read()
+            nursery.cancel_scope.cancel()  # the slave has gone
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(visit.read)
-            await script(visit)
+            nursery.start_soon(read)
+            with suppress(*BROKEN):
+                await script(visit)
             nursery.cancel_scope.cancel()
 
     @property
