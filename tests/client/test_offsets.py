@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
+import attrs
 import pytest
 import trio
 
@@ -21,7 +22,7 @@ from trio_mq.client.offsets import (
 from trio_mq.client.options import ClientOptions
 from trio_mq.errors import ConfigError, PeerRefused, PeerUnavailable
 from trio_mq.protocol import headers
-from trio_mq.protocol.bodies import MessageQueue
+from trio_mq.protocol.bodies import BrokerData, MessageQueue
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 
 Q0, Q1 = MessageQueue("T", "b1", 0), MessageQueue("T", "b2", 1)
@@ -146,3 +147,31 @@ def test_places_to_begin_are_checked():
         check_from_where(NOON.replace(tzinfo=None))
     with pytest.raises(ConfigError, match="'now'; give 'last', 'first' or an aware datetime"):
         check_from_where("now")
+
+
+async def test_a_slave_keeps_offsets_while_there_is_no_master(autojump_clock):
+    """The master's address is in the route until a failure makes us ask for it again."""
+    answers = {"QUERY_CONSUMER_OFFSET": offset_reply(42), "GET_MAX_OFFSET": offset_reply(90)}
+    async with brokers(down=(B1,), UPDATE_CONSUMER_OFFSET=ok(), **answers) as (made, instance):
+        only_slave = (BrokerData("c1", "b1", {1: B2}),)
+        made.routes["T"] = attrs.evolve(made.routes["T"], broker_datas=only_slave)
+        store = RemoteOffsets(instance, "G")
+        for ask in (store.read(Q0), queue_max(instance, Q0)):
+            with pytest.raises(PeerUnavailable):
+                await ask
+        await trio.sleep(0.1)
+        assert await store.read(Q0) == 42
+        assert await queue_max(instance, Q0) == 90
+        assert await store.write({Q0: 5}, wait=True) == {}
+        (asked,) = made.brokers[B2].requests(RequestCode.UPDATE_CONSUMER_OFFSET)
+        assert asked.ext["commitOffset"] == "5"
+
+
+async def test_a_commit_that_fails_asks_for_the_route(autojump_clock):
+    async with brokers(down=(B1,), UPDATE_CONSUMER_OFFSET=ok()) as (made, instance):
+        only_slave = (BrokerData("c1", "b1", {1: B2}),)
+        made.routes["T"] = attrs.evolve(made.routes["T"], broker_datas=only_slave)
+        store = RemoteOffsets(instance, "G")
+        assert (await store.write({Q0: 5}, wait=False)).keys() == {Q0}
+        await trio.sleep(0.1)
+        assert await store.write({Q0: 5}, wait=False) == {}
