@@ -77,6 +77,9 @@ def test_a_status_is_a_success_unless_another_broker_shall_be_tried(code):
     assert tries().done(sent(code))
     state = tries(insists_on_ok=True)
     assert not state.done(sent(code))
+    assert state.failed_broker == "b1", (
+        "the next try is at another one, even if there is time for no more"
+    )
     assert state.done(sent(0))
 
 

@@ -72,7 +72,10 @@ class Tries:
     def done(self, sent: Sent) -> bool:
         """Whether this is the end of it. A status other than OK is, unless another broker shall be tried."""
         self.best = sent
-        return sent.receipt.status is SendStatus.OK or not self.insists_on_ok
+        if sent.receipt.status is SendStatus.OK or not self.insists_on_ok:
+            return True
+        self.failed_broker = sent.receipt.queue.broker_name
+        return False
 
     def failed(self, broker_name: str, error: TrioMQError) -> None:
         """Note a failed try; raises the error itself when no other broker would say otherwise."""
