@@ -30,7 +30,7 @@ DEADLINE_S, GRACE_S = 2.5, 0.1
 
 @asynccontextmanager
 async def sync_cluster(slaves: int = 1, **ha: Any) -> AsyncIterator[SimulatedCluster]:
-    """A master that waits for one slave (`inSyncReplicas=2`) unless `ha` says otherwise, and slaves that are in sync."""
+    """A master that waits for one slave (`inSyncReplicas=2`) unless `ha` says otherwise, and its slaves, in sync."""
     settings = {"role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 2} | ha
     async with SimulatedCluster(ha=settings) as cluster:
         master = cluster.brokers[0]
