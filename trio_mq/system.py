@@ -212,8 +212,9 @@ async def run_system(
         replicating = _running("replication", replication.run, failures, replication.close)
         await stack.enter_async_context(replicating)
         ha_address = Address(settings.ha.advertise_host or advertised.host, ports.ha.address.port)
-        broker = _make_broker(settings, store, tables, clock, advertised, replication, ha_address)
-        broker.pops.routes.connect = network.connect
+        broker = _make_broker(
+            settings, store, tables, clock, advertised, replication, ha_address, network
+        )
         inside(Inside(store, replication, broker))
         await stack.enter_async_context(_running("broker", broker.run, failures, broker.close))
         await stack.enter_async_context(_listening(ports, ports.broker, broker.face))
@@ -252,14 +253,18 @@ def _make_broker(
     advertised: Address,
     replication: Replication,
     ha_address: Address,
+    network: Network,
 ) -> Broker:
     """A broker that also answers for its replication."""
     broker = Broker(settings, store, tables, clock, str(advertised), replication.primary)
+    broker.pops.routes.connect = network.connect
     if broker.role.puts:  # a slave's tables may be ahead of its log
         tables.clamp_progress(store.queues)
     runtime = replication.runtime(clock, address=str(advertised), ha_address=str(ha_address))
     runtime.fill(broker.requests)
     broker.runtime_sources.append(runtime.rows)
+    if replication.copy is not None:
+        replication.tables = broker.follower(replication.copy.kept, network.connect)
     return broker
 
 
@@ -379,6 +384,7 @@ async def _recovered(
     )
     choices = attrs.evolve(
         Choices.of(parts.settings),
+        copied=settings.ha.is_slave,
         progress=progress.tell,
         expected=tables.read_queues(),
     )

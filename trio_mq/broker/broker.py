@@ -16,6 +16,7 @@ import trio
 from trio_mq.broker.clientcalls import ClientCalls
 from trio_mq.broker.delays import Delays
 from trio_mq.broker.filters import Filters
+from trio_mq.broker.follow import Follower
 from trio_mq.broker.holds import Holds
 from trio_mq.broker.locks import QueueLocks
 from trio_mq.broker.members import Members
@@ -39,14 +40,16 @@ from trio_mq.broker.safety import Replicas, Safety
 from trio_mq.broker.saver import Saver
 from trio_mq.broker.stats import SAMPLE_S, BrokerStats
 from trio_mq.broker.tables import BrokerTables
+from trio_mq.broker.timerfollow import TimerFollower
 from trio_mq.broker.timers import Timers
 from trio_mq.broker.transactions.service import TransactionService
 from trio_mq.clock import Clock
-from trio_mq.config import Settings
+from trio_mq.config import Settings, parse_address
+from trio_mq.net.dial import Connect
 from trio_mq.net.requests import Peer, RequestTable
 from trio_mq.store.retention import Expired
 from trio_mq.store.store import Store
-from trio_mq.tasks import PeriodicTask, Scheduler
+from trio_mq.tasks import PeriodicTask, Scheduler, Watermark
 
 log = logging.getLogger("trio_mq.broker")
 
@@ -69,6 +72,7 @@ class Broker:
         primary: Replicas | None = None,
     ) -> None:
         mine = settings.broker
+        self.address = address
         tables.updates.table.restore(settings)
         self.store = store
         self._settings, self._tables, self._clock = settings, tables, clock
@@ -201,6 +205,21 @@ class Broker:
             self._clock,
             self.face.handle_again,
             self.timers.delivered_to_ms if self.timers is not None else lambda: 0,
+        )
+
+    def follower(self, kept: Watermark, connect: Connect) -> Follower:
+        """What lets the tables of a slave follow its master's; `kept` is how far the log is here for good."""
+        disk, timer = self.store.parts.disk, None
+        if self.timers is not None:
+            timer = TimerFollower(disk, self._settings.store.path, self.timers, self._clock)
+        return Follower(
+            self._tables,
+            self.saver,
+            disk,
+            kept,
+            timer=timer,
+            connect=connect,
+            own=parse_address(self.address),
         )
 
     def _fill_requests(self) -> None:

@@ -1,7 +1,7 @@
 """Replication of one broker: its parts, and the two stages that run them.
 
 In: a recovered store, the port for slaves, and addresses of the master as name servers tell them. Out: slaves that are
-fed, on every role; on a slave a log and queues that follow the master's. Called by :mod:`trio_mq.system`.
+fed, on every role; on a slave a log, queues and tables that follow the master's. Called by :mod:`trio_mq.system`.
 
 Failure policy: what a slave or a master does never leaves its connection; a lost master is tried again every five
 seconds, for ever. Only failures of the own store end the process.
@@ -14,6 +14,7 @@ from typing import Final
 
 import trio
 
+from trio_mq.broker.follow import Follower
 from trio_mq.clock import Clock
 from trio_mq.config import Address, Settings, parse_address
 from trio_mq.errors import PeerUnavailable, RequestRefused
@@ -50,13 +51,20 @@ class Replication:
             self.copy = LogCopy(store)
             check = Continuity(self.copy, store, settings.ha, self.ask).check
             self.replica = Replica(self.copy, settings.ha, network.open_stream, check)
+        #: What copies the tables; set on a slave before :meth:`follow` runs.
+        self.tables: Follower | None = None
         #: Where the master answers requests, as far as name servers tell.
         self.master: Address | None = None
         self._pool: LinkPool | None = None
         self._stopping = trio.Event()
 
     def master_told(self, master: Address | None, ha_address: Address | None) -> None:
-        """What name servers say about the master of a slave; None keeps what is known."""
+        """What name servers say about the master of a slave.
+
+        Without a master the log is still asked for where it was, and tables are not.
+        """
+        if self.tables is not None:
+            self.tables.follow(master)
         if master is not None:
             self.master = master
         if self.replica is not None:
@@ -135,5 +143,7 @@ class Replication:
             open_pool(connect=self._network.connect) as self._pool,
             trio.open_nursery() as nursery,
         ):
+            if self.tables is not None:
+                await nursery.start(self.tables.run)
             await nursery.start(self.replica.run)
             task_status.started()
