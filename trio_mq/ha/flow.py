@@ -10,6 +10,10 @@ from typing import Final
 
 #: What a slave may take at once after a silence, as a share of a second's bytes: smooth, but not in drops.
 BURST_S: Final = 0.1
+#: Less than this, or half of a burst, is not worth a call and a header.
+LEAST_BYTES: Final = 32 * 1024
+#: The least time to wait for room.
+LEAST_WAIT_S: Final = 0.001
 #: Time that a rate is taken over.
 WINDOW_S: Final = 1.0
 
@@ -17,12 +21,13 @@ WINDOW_S: Final = 1.0
 class Flow:
     """At most `bytes_per_s` on average, None for no limit.
 
-    What is sent may exceed the room by the size of one piece's header; it is made up for later.
+    What is sent may exceed the room by the sizes of headers; that is made up for later.
     """
 
     def __init__(self, bytes_per_s: int | None, now_s: float) -> None:
         self._rate = bytes_per_s
         self._burst = max(1.0, BURST_S * bytes_per_s) if bytes_per_s else 0.0
+        self._least = max(1.0, min(LEAST_BYTES, self._burst / 2))
         self._room = self._burst
         self._at_s = now_s
 
@@ -31,24 +36,20 @@ class Flow:
         if self._rate is None:
             return most
         self._refill(now_s)
-        # A few bytes at a time would be all header: wait for half of a burst.
-        return min(most, int(self._room)) if self._room >= self._worthwhile(most) else 0
+        return min(most, int(self._room)) if self._room >= self._least else 0
 
-    def ready_s(self, most: int, now_s: float) -> float:
-        """When there will be room for some of `most` bytes."""
+    def ready_s(self, now_s: float) -> float:
+        """When to ask for room again; always later than now."""
         if self._rate is None:
-            return now_s
+            return now_s + LEAST_WAIT_S
         self._refill(now_s)
-        return now_s + max(0.0, self._worthwhile(most) - self._room) / self._rate
+        return now_s + max(LEAST_WAIT_S, (self._least - self._room) / self._rate)
 
     def sent(self, size: int, now_s: float) -> None:
         """Note that so many bytes were sent, headers included."""
         if self._rate is not None:
             self._refill(now_s)
             self._room -= size
-
-    def _worthwhile(self, most: int) -> float:
-        return max(1.0, min(float(most), self._burst / 2))
 
     def _refill(self, now_s: float) -> None:
         assert self._rate is not None

@@ -211,7 +211,7 @@ class SlaveLink:
                 if now_s >= due_s:
                     await self._send(encode_header(self.next, 0))
                 elif is_behind and not self.too_old:
-                    await trio.sleep_until(min(due_s, self._flow.ready_s(self._batch, now_s)))
+                    await trio.sleep_until(min(due_s, self._flow.ready_s(now_s)))
                 else:
                     await self._grown.wait(due_s)
         log.warning("slave %s has taken nothing for %g s", self.peer, self._limit_s)
@@ -231,27 +231,34 @@ class SlaveLink:
                 *(self.peer, self.next, self._log.start),
             )
             return False
+        if self.next + len(data) > self._log.written:
+            return True  # cut while the disk was waited for
         offset, self.next = self.next, self.next + len(data)
-        await self._send(pieces(data, offset, self._batch))
+        sent = pieces(data, offset, self._batch)
+        await self._send(sent)
+        self._flow.sent(
+            len(sent), self._sent_s
+        )  # heartbeats are free: they must not wait, nor keep the log waiting
         return True
 
     async def _read_log(self, size: int) -> bytes:
         """The next bytes, from one segment; none when they are not there any more."""
-        while True:
-            try:
-                return self._log.read(size, self.next)
-            except ColdData as cold:
-                self._log.segments.will_need(AHEAD_BYTES, self.next)
-                await self._log.disk.run(cold.warm)
+        try:
+            return self._log.read(size, self.next)
+        except ColdData as cold:
+            self._log.segments.will_need(AHEAD_BYTES, self.next)
+            # What it reads is taken as it is: a cache that is too small for all would lose it again.
+            data = await self._log.disk.run(cold.warm)
+            assert isinstance(data, bytes)
+            return data
 
     async def _send(self, data: bytes) -> None:
         # Until the end of a send, or a report of more than before, nobody can tell whether the slave takes anything.
         self._sending.deadline = trio.current_time() + self._limit_s
         await self._stream.send_all(data)
         self._sending.deadline = math.inf
-        now_s = self._sent_s = trio.current_time()
-        self.meter.add(len(data), now_s)
-        self._flow.sent(len(data), now_s)
+        self._sent_s = trio.current_time()
+        self.meter.add(len(data), self._sent_s)
 
 
 def _refused(offset: int, log_end: int) -> LinkOver:
