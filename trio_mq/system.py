@@ -289,6 +289,7 @@ def _make_registrar(
         connect=network.connect,
     )
     registrar.master_changed = replication.master_told
+    replication.link_changed = registrar.ask_again
     broker.topic_changed = registrar.topic_changed
     broker.permission_changed = registrar.permission_changed
     broker.pops.routes.nameservers = nameservers

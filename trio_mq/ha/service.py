@@ -9,6 +9,7 @@ seconds, for ever. Only failures of the own store end the process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -23,12 +24,15 @@ from trio_mq.ha.copylog import LogCopy
 from trio_mq.ha.primary import Primary
 from trio_mq.ha.replica import Replica
 from trio_mq.ha.runtime import HARuntime, SlaveSide
+from trio_mq.ha.states import LinkState, StateWatch
 from trio_mq.net.dial import LinkPool, open_pool
 from trio_mq.net.network import Listening, Network
 from trio_mq.protocol.codes import ResponseCode
 from trio_mq.protocol.command import Command
 from trio_mq.store.store import Store
 
+#: When it is told that the link has changed: a master that starts listens for slaves before it registers.
+LINK_TOLD_S: Final = (1.0, 4.0)
 #: Time that slaves get at a stop to take the rest of the log.
 DRAIN_LIMIT_S: Final = 3.0
 #: Time for one answer of the master about its log.
@@ -55,6 +59,8 @@ class Replication:
         self.tables: Follower | None = None
         #: Where the master answers requests, as far as name servers tell.
         self.master: Address | None = None
+        #: Called when the link to the master broke or came up: name servers may know more about it.
+        self.link_changed: Callable[[], None] | None = None
         self._pool: LinkPool | None = None
         self._stopping = trio.Event()
 
@@ -146,4 +152,14 @@ class Replication:
             if self.tables is not None:
                 await nursery.start(self.tables.run)
             await nursery.start(self.replica.run)
+            nursery.start_soon(self._watch_link, self.replica.state)
             task_status.started()
+
+    async def _watch_link(self, state: StateWatch) -> None:
+        """Tell that the link has changed: when name servers had time to see it too, and once more for slow ones."""
+        while state.state is not LinkState.SHUTDOWN:
+            await state.left(state.state)
+            for after_s in LINK_TOLD_S:
+                await trio.sleep(after_s)
+                if self.link_changed is not None:
+                    self.link_changed()

@@ -69,3 +69,8 @@ class StateWatch:
             while self.state is not state and self.state is not LinkState.SHUTDOWN:
                 await self._changed.wait()
         return self.state is state
+
+    async def left(self, state: LinkState) -> None:
+        """Wait until it is in another state."""
+        while self.state is state:
+            await self._changed.wait()
