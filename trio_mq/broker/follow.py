@@ -38,7 +38,7 @@ from trio_mq.broker.statejson import is_older
 from trio_mq.broker.tables import BrokerTables, LoadedStateFile
 from trio_mq.broker.timerfollow import TimerFollower
 from trio_mq.config import Address
-from trio_mq.errors import BodyError, StoreError
+from trio_mq.errors import BodyError, PeerUnavailable, StoreError
 from trio_mq.net.dial import Connect, open_pool
 from trio_mq.protocol import bodies
 from trio_mq.protocol.bodies import DataVersion
@@ -219,6 +219,7 @@ class Follower:
     async def _turn(self, item: _Item, calls: MasterCalls) -> None:
         """Ask for a table, some times if need be. What is not progress is taken over at once."""
         item.turns += 1
+        silent = False
         for number in range(MAX_RETRY + 1):
             if number:
                 await trio.sleep(RETRY_S)
@@ -228,6 +229,7 @@ class Follower:
                 log_end = await calls.log_end() if item.progress else 0
             except _FAILURES as error:
                 self._failed(item, error)
+                silent = isinstance(error, (PeerUnavailable, trio.TooSlowError))
                 continue
             answer = _Answer(value, log_end, calls.connections)
             if not item.progress:
@@ -238,7 +240,8 @@ class Follower:
                 item.state = ItemState.WAITING
             return
         item.given_up += 1
-        await calls.reconnect()
+        if silent:
+            await calls.reconnect()
 
     async def _take(self, item: _Item, answer: _Answer) -> None:
         """Take over what the master said. A failure is noted; the next turn asks again."""
@@ -256,7 +259,7 @@ class Follower:
                 *(self._address, item.name),
             )
         if not any(other.state is ItemState.FAILING for other in self._items) and self._told:
-            log.info("tables follow the master at %s again", self._address)
+            log.warning("tables follow the master at %s again", self._address)
             self._told = ""
 
     def _failed(self, item: _Item, error: Exception) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import attrs
 
+from trio_mq.broker.statejson import json_object
 from trio_mq.config import Address
 from trio_mq.errors import BodyError, PeerRefused, PeerUnavailable
 from trio_mq.net.dial import LinkPool
@@ -63,7 +64,7 @@ class Pages:
             self.version, self.found = version, {"dataVersion": page.get("dataVersion")}
             self.found |= {name: {} for name in (self.table, *self.more)}
         for name in (self.table, *self.more):
-            self.found[name] |= page.get(name) or {}
+            self.found[name] |= json_object(page.get(name), name)
         came = len(page[self.table])
         self.start += came
         if total is None or self.start >= total:
