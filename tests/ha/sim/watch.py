@@ -1,0 +1,303 @@
+"""What has to be true of master and slaves at every moment of a run.
+
+In: the parts of running brokers, whenever something may have changed, and what senders were told. Out: AssertionError
+with what is wrong. The truth about a master's log is kept here, byte by byte: each life that begins with less than the
+last one had begins another history, and a slave has to have the beginning of one of them, from where its log begins.
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from trio_mq.config.store import FlushDiskType
+from trio_mq.ha.states import LinkState
+from trio_mq.store.store import Store
+from trio_mq.system import Inside
+from trio_mq.tasks import Watermark
+from trio_mq.testing.nodes import BrokerNode
+
+
+def log_bytes(store: Store, begin: int, end: int) -> bytes:
+    """What a log has there."""
+    parts = []
+    while begin < end:
+        part = store.log.read(end - begin, begin)
+        assert part, (
+            f"the log has nothing at {begin}, though it goes from {store.log.start} to {store.log.written}"
+        )
+        parts.append(part)
+        begin += len(part)
+    return b"".join(parts)
+
+
+@attrs.frozen
+class Acked:
+    """A message of which a sender was told that it is stored."""
+
+    body: bytes
+    begin: int
+    end: int
+    record: bytes
+    #: The slaves that had it then.
+    slaves: tuple[str, ...]
+
+
+class Pushed(Watermark):
+    """What a master believes that a slave has (push2SlaveMaxOffset): never more than one really has."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def advance(self, to: int) -> None:
+        """See :class:`Watermark`."""
+        self._watch.pushed(to)
+        super().advance(to)
+
+
+class Master:
+    """A master's log in all its lives."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self.node = node
+        self.is_lossy = False
+        #: What each history had at most; all begin at offset 0.
+        self.histories: list[bytearray] = [bytearray()]
+
+    @property
+    def log(self) -> bytearray:
+        """What it has now, or had when it went down."""
+        return self.histories[-1]
+
+    def begin(self, store: Store) -> None:
+        """A life begins, with less than there was if what was not synced is gone."""
+        has, end = self.log, store.log.written
+        found = log_bytes(store, 0, end)
+        same = min(end, len(has))
+        if not self.is_lossy:
+            assert found == has[:end], "what a kill or a clean stop left is not what there was"
+            lost = bytes(has[end:])
+            assert not lost.strip(b"\0"), (
+                f"{len(lost)} bytes from {end} on are gone without a power cut"
+            )
+        if found[:same] != has[:same] or end != len(has):
+            self.histories.append(bytearray(found))
+
+    def look(self, store: Store) -> None:
+        """Take over what has come."""
+        has, end = self.log, store.log.written
+        assert end >= len(has), f"the master's log went back from {len(has)} to {end} while it ran"
+        if end > len(has):
+            has += log_bytes(store, len(has), end)
+
+
+class Slave:
+    """A slave's log, and what must not go back in one life."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self.node = node
+        self.start = 0
+        self.has = bytearray()
+        #: How much of its log was found to be that of each history, and where it differs.
+        self._same: dict[int, int] = {}
+        #: Highest log end that it ever really had, as it reports it.
+        self.best = 0
+        self.is_lossy = False
+        self._queues: dict[tuple[str, int], int] = {}
+
+    @property
+    def end(self) -> int:
+        """Where its log ends."""
+        return self.start + len(self.has)
+
+    def begin(self, store: Store) -> None:
+        """A life begins."""
+        self._queues.clear()
+        kept = self.best if store.is_sync else 0
+        self._reset(store)
+        # What it reported was durable. (A torn record at the end was, too, and is cut off all the same.)
+        assert store.log.written >= kept - MOST_RECORD_BYTES, (
+            f"it reported {kept} as durable, and came back with {store.log.written}"
+        )
+
+    def _reset(self, store: Store) -> None:
+        self.start, self.has = store.log.start, bytearray()
+        self._same.clear()
+
+    def look(self, store: Store, master: Master, *, may_cut: bool) -> None:
+        """See that its log is the beginning of one of the master's histories, and what must not go back."""
+        end = store.log.written
+        if store.log.start != self.start and not self.has:
+            self.start = store.log.start
+        if end < self.end:
+            assert may_cut, f"{self.node}: the log went back from {self.end} to {end} while it ran"
+            self._reset(store)
+            self._queues.clear()
+        if end > self.end:
+            self.has += log_bytes(store, self.end, end)
+        self.best = max(self.best, store.confirmed)
+        self._check_prefix(master)
+        for queue in store.queues:
+            key = queue.topic, queue.queue_id
+            before = self._queues.get(key, 0)
+            assert queue.max_offset >= before, (
+                f"{self.node}: max offset of {key} went back from {before} to {queue.max_offset}"
+            )
+            self._queues[key] = queue.max_offset
+
+    def _check_prefix(self, master: Master) -> None:
+        if not self.has:
+            return
+        found = [self._agrees(number, history) for number, history in enumerate(master.histories)]
+        if not any(found):
+            most = max(self._same.values(), default=self.start)
+            ends = [len(history) for history in master.histories]
+            raise AssertionError(
+                f"{self.node}: the log from {self.start} to {self.end} is that of no master: the best history agrees "
+                f"up to {most}; they end at {ends}"
+            )
+
+    def _agrees(self, number: int, history: bytearray) -> bool:
+        """Whether all of the slave's log is in a history."""
+        done = self._same.get(number, self.start)
+        upto = min(self.end, len(history))
+        mine = self.has[done - self.start : upto - self.start]
+        if done < upto and mine == history[done:upto]:
+            self._same[number] = done = upto
+        return done == self.end
+
+    def follows(self, history: bytearray) -> bool:
+        """Whether its log continues with a history as it is now."""
+        return history[self.start : self.end] == self.has
+
+    def has_record(self, begin: int, record: bytes) -> bool:
+        """Whether it has a record of the master's."""
+        at = begin - self.start
+        return at >= 0 and self.has[at : at + len(record)] == record
+
+
+#: A record is not longer than that.
+MOST_RECORD_BYTES = 4000
+
+
+@attrs.define(eq=False)
+class Watch:
+    """All of a run."""
+
+    master: Master
+    slaves: list[Slave]
+    needed: int
+    may_cut: bool = False
+    acked: list[Acked] = attrs.field(factory=list)
+    #: How many slaves' processes were started, at what times.
+    starts_s: list[float] = attrs.field(factory=list)
+
+    def attach(self) -> None:
+        """Be told of each start of a broker."""
+        self.master.node.opened = self._master_opened
+        for slave in self.slaves:
+            slave.node.opened = lambda inside, slave=slave: self._slave_opened(slave, inside)
+
+    def _master_opened(self, inside: Inside) -> None:
+        self.master.begin(inside.store)
+        inside.replication.primary.pushed = Pushed(self)
+
+    def _slave_opened(self, slave: Slave, inside: Inside) -> None:
+        self.starts_s.append(trio.current_time())
+        slave.begin(inside.store)
+
+    def pushed(self, to: int) -> None:
+        """The master believes that a slave has all before `to`."""
+        self.look()
+        best = max(slave.best for slave in self.slaves)
+        assert to <= best, (
+            f"the master takes {to} for acknowledged; no slave ever had more than {best}"
+        )
+
+    def look(self) -> None:
+        """See to all brokers that run."""
+        inside = running(self.master.node)
+        if inside is not None:
+            self.master.look(inside.store)
+        for slave in self.slaves:
+            inside = running(slave.node)
+            if inside is not None:
+                slave.look(inside.store, self.master, may_cut=self.may_cut)
+
+    def down(self, node: BrokerNode, *, lossy: bool) -> None:
+        """A machine is about to go down; `lossy` by a power cut."""
+        self.look()
+        is_sync = node.settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        for side in (self.master, *self.slaves):
+            if side.node is node and lossy and not is_sync:
+                side.is_lossy = True
+
+    def stored(self, body: bytes, begin: int) -> None:
+        """A sender was told that its message is as safe as the settings ask."""
+        self.look()
+        size = int.from_bytes(self.master.log[begin : begin + 4], "big")
+        record = bytes(self.master.log[begin : begin + size])
+        assert body in record, f"a send was told the place {begin}, where it is not"
+        having = tuple(s.node.host for s in self.slaves if s.has_record(begin, record))
+        assert len(having) >= self.needed, f"acknowledged at {begin}, and no slave has it"
+        self.acked.append(Acked(body, begin, begin + size, record, having))
+
+    def check_acked(self) -> None:
+        """Each acknowledged message is on each side that had it and that has lost nothing since."""
+        for one in self.acked:
+            if not self.master.is_lossy:
+                assert self.master.log[one.begin : one.end] == one.record, f"lost: {one.body!r}"
+            for slave in self.slaves:
+                if slave.node.host in one.slaves and not slave.is_lossy and not self.may_cut:
+                    there = slave.has_record(one.begin, one.record)
+                    assert there, f"{slave.node} has lost {one.body[:20]!r} at {one.begin}"
+
+
+def running(node: BrokerNode) -> Inside | None:
+    """The parts of a broker that serves."""
+    return node.inside if node.running else None
+
+
+def disagreement(watch: Watch) -> str | None:
+    """Why both ends do not agree yet; None if they do, or if a slave says that it cannot."""
+    master = running(watch.master.node)
+    if master is None:
+        return "the master does not run"
+    for slave in watch.slaves:
+        inside = running(slave.node)
+        if inside is None:
+            return f"{slave.node} does not run"
+        why = _slave_disagrees(watch, slave, master, inside)
+        if why is not None:
+            return f"{slave.node}: {why}"
+    return None
+
+
+def _slave_disagrees(watch: Watch, slave: Slave, master: Inside, inside: Inside) -> str | None:
+    replica = inside.replication.replica
+    assert replica is not None, "a slave has its replica"
+    state, end = replica.state, master.store.log.written
+    if slave.has and not slave.follows(watch.master.log):
+        if not watch.may_cut and state.state is LinkState.SUSPEND and replica.view.last_error:
+            return None  # stopped on purpose, and visible
+        return f"its log is not the master's, and the link is {state.state.name}: {state.reason}"
+    if slave.end != end:
+        return f"its log ends at {slave.end}, the master's at {end}; {state.state.name}, {state.reason}"
+    if state.state is not LinkState.TRANSFER:
+        return f"the link is {state.state.name}: {state.reason}"
+    copy = inside.replication.copy
+    if copy is None or copy.dispatched != end:
+        return f"its queues are at {copy and copy.dispatched}, of {end}"
+    acks = [view.ack_offset for view in master.replication.primary.slaves if view.in_sync]
+    if end not in acks:
+        return f"the master knows {acks} of its slaves, at {end}"
+    return _queues_differ(slave, master.store, inside.store)
+
+
+def _queues_differ(slave: Slave, theirs: Store, ours: Store) -> str | None:
+    expected = {(q.topic, q.queue_id): q.max_offset for q in theirs.queues if q.max_offset}
+    found = {(queue.topic, queue.queue_id): queue.max_offset for queue in ours.queues}
+    if slave.start:  # queues that have nothing in the part that it copied are not known there
+        expected = {key: offset for key, offset in expected.items() if key in found}
+    return None if found == expected else f"queues {found}, the master has {expected}"
