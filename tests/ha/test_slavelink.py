@@ -126,7 +126,7 @@ async def test_new_records_go_out_without_a_pause(autojump_clock) -> None:
 
 
 async def test_c073_a_slave_catches_up_while_producers_are_busy(autojump_clock) -> None:
-    """What it lacks shrinks steadily to nothing, though the load goes on: each look is at the end of the log as it is."""
+    """What it lacks shrinks steadily to nothing though the load goes on: each send is of the log as it is then."""
     async with master(
         replicate_from_start=True, flow_control_enable=True, max_transfer_byte_in_second=20_000
     ) as m:
