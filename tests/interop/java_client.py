@@ -607,10 +607,10 @@ class Java:
         )
         return handle
 
-    def pull(self, ns: str, group: str) -> Pull:
-        """Settings: none."""
+    def pull(self, ns: str, group: str, broker_id: int | None = None) -> Pull:
+        """With ``broker_id``, all pulls go to the broker with this id."""
         handle = Pull(self.driver, unique("pull"), "pull")
-        self._start(handle, ns=ns, group=group)
+        self._start(handle, ns=ns, group=group, brokerId=broker_id)
         return handle
 
     def lite(

@@ -97,22 +97,25 @@ class Process:
         return self.log.read_text(errors="replace")[-chars:]
 
 
-def registered(nameserver: str) -> dict[str, str]:
-    """Broker name to master address, as a name server tells it; empty when it does not answer yet."""
+def registered(nameserver: str, broker_id: int = 0) -> dict[str, str]:
+    """Broker name to the address of its master, or of the broker with that id, as a name server tells it; empty when it
+    does not answer yet.
+    """
     try:
         with RawClient(nameserver, 2.0) as client:
             reply = client.call(GET_BROKER_CLUSTER_INFO)
     except (OSError, ConnectionGone, TimeoutError):
         return {}
     table = reply.json()["brokerAddrTable"] if reply.code == 0 and reply.body else {}
-    masters = {}
+    found = {}
     for name, broker in table.items():
-        address = broker["brokerAddrs"].get(0) or broker["brokerAddrs"].get("0")
+        addresses = broker["brokerAddrs"]
+        address = addresses.get(broker_id) or addresses.get(str(broker_id))
         if address:
             host, port = address.rsplit(":", 1)
             bare = host.strip("[]")
-            masters[name] = f"[{bare}]:{port}" if ":" in bare else address
-    return masters
+            found[name] = f"[{bare}]:{port}" if ":" in bare else address
+    return found
 
 
 def answers(address: str) -> bool:
@@ -146,6 +149,11 @@ class Server:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
+    def broker_id(self) -> int:
+        """0: a master."""
+        return int(self.settings.get("brokerId", 0))
+
+    @property
     def store(self) -> Path:
         """The folder that a kill leaves behind."""
         return self.home / "store"
@@ -175,7 +183,8 @@ class Server:
                     f"{self.name} ended with code {self.process.popen.returncode}:\n{self.process.tail()}"
                 )
             return answers(self.address) and all(
-                registered(ns).get(self.name) == self.address for ns in self.nameservers
+                registered(ns, self.broker_id).get(self.name) == self.address
+                for ns in self.nameservers
             )
 
         wait_for(ready, f"{self.name} is ready", timeout_s=90, every_s=0.01)

@@ -224,6 +224,7 @@ final class Producers {
             int first = a.getIntValue("first");
             int count = a.getIntValue("count", Integer.MAX_VALUE);
             long gapMs = a.getLongValue("gapMs");
+            boolean insist = a.getBooleanValue("insist");
             String filler = "x".repeat(a.getIntValue("filler"));
             JSONArray queues = a.getJSONArray("queues");
             for (int t = 0; t < Math.max(1, queues == null ? 1 : queues.size()); t++) {
@@ -239,6 +240,9 @@ final class Producers {
                         } catch (Exception e) {
                             unknown.add(body);
                             errors.merge(String.valueOf(e.getMessage()).split("\n")[0], 1, Integer::sum);
+                            if (insist) {
+                                i--; // an application that keeps a message until it is taken
+                            }
                         }
                         try {
                             Thread.sleep(gapMs);

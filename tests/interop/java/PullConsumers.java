@@ -9,6 +9,7 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.impl.consumer.PullAPIWrapper;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -27,6 +28,11 @@ final class PullConsumers {
         ops.put("pull.start", a -> {
             DefaultMQPullConsumer c = Values.client(new DefaultMQPullConsumer(a.getString("group")), a);
             c.start();
+            if (a.containsKey("brokerId")) {
+                PullAPIWrapper pulls = c.getDefaultMQPullConsumerImpl().getPullAPIWrapper();
+                pulls.setConnectBrokerByUser(true);
+                pulls.setDefaultBrokerId(a.getLongValue("brokerId"));
+            }
             PULLS.put(a.getString("name"), c);
             return null;
         });

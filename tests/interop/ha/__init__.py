@@ -1,0 +1,1 @@
+"""Replication between brokers of both kinds."""
