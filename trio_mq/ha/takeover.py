@@ -75,6 +75,8 @@ class Takeover:
             *(store.log, store.queues, store.dispatcher, settings.delay_levels_ms), trusted=True
         )
         self._bulk_wanted = True
+        #: With this much to do, many records are taken over at once, where numpy is installed.
+        self.bulk_bytes = BULK_BYTES
         self._notes = 0
 
     def begin(self, offset: int) -> None:
@@ -128,14 +130,15 @@ class Takeover:
             return False
         if self._bulk_wanted and limit - self.at >= BULK_FROM_BYTES:
             self._bulk_wanted = False
-            await self._log.disk.run(self._load_bulk)
+            await self._log.disk.run(self.load_bulk)
         try:
             self._step(limit)
         except ColdData as cold:
             await self._log.disk.run(cold.warm)
         return True
 
-    def _load_bulk(self) -> None:
+    def load_bulk(self) -> None:
+        """Take over many records at once from now on, where there is much to do. Blocking: imports numpy."""
         column_scan()
         self._feed.load_bulk()
 
@@ -155,7 +158,7 @@ class Takeover:
             end,
             check_crc=self._check_crc,
             window_bytes=WINDOW_BYTES,
-            columns=self._feed.bulk is not None and limit - begin >= BULK_BYTES,
+            columns=self._feed.bulk is not None and limit - begin >= self.bulk_bytes,
         )
         for lot in found:
             self._take(lot)

@@ -90,6 +90,9 @@ class Wanted:
     def choices(self, settings: Settings) -> Choices:
         """How to recover."""
         choices = attrs.evolve(
-            Choices.of(settings.store), assume_clean=self.assume_clean, progress=self.progress
+            Choices.of(settings.store),
+            assume_clean=self.assume_clean,
+            progress=self.progress,
+            copied=settings.ha.is_slave,
         )
         return choices if self.path is None else attrs.evolve(choices, path=self.path)

@@ -18,7 +18,8 @@ class Choices:
     Without `index_enabled` the index stays as it is. `assume_clean` overrules what the files say about the last exit.
     `progress` is told phase, offset, and the end as far as it is known, both in bytes of the log. `expected` are
     queues that should have files, as far as others know; it counts for a store without a list of its own queues, as
-    peers leave it.
+    peers leave it. A log that is `copied` from a master ends where it has a hole that a power cut may have made: the
+    master sends the rest again.
     """
 
     path: Path = Path.BATCH
@@ -27,6 +28,7 @@ class Choices:
     assume_clean: bool | None = None
     progress: Callable[[str, int, int], None] | None = None
     expected: Collection[QueueKey] = ()
+    copied: bool = False
 
     @classmethod
     def of(cls, settings: StoreSettings) -> Choices:

@@ -30,7 +30,8 @@ class Found:
     queue knows, when the log has it; else None.
     `first_records` has what each segment begins with; empty when a clean stop makes that needless. `lost_queue` names a
     queue whose files are gone, if one is. `recent`: all queues of a store that a peer left behind know all records
-    before that offset (:mod:`trio_mq.recovery.foreign`); None when nobody looked.
+    before that offset (:mod:`trio_mq.recovery.foreign`); None when nobody looked. `copied`: the log is a copy of a
+    master's.
     """
 
     clean: bool
@@ -46,6 +47,7 @@ class Found:
     lost_queue: str | None = None
     recent: int | None = None
     has_checkpoint: bool = True
+    copied: bool = False
 
     @property
     def dispatched_to(self) -> int:
@@ -90,6 +92,12 @@ def plan_start(found: Found) -> StartPlan:
             (s for s, first in found.first_records.items() if isinstance(first, Whole)),
             default=begin,
         )
+    if found.copied:
+        # Whatever a power cut has left behind a hole, the master sends it again; to keep it would keep the hole.
+        durable = found.checkpoint.confirm_log_offset
+        sure_to = min(sure_to, durable)
+        if not found.clean and found.safe_offset <= 0 and durable < begin:
+            begin, why = containing(found.segments, durable), "what is behind may not be durable"
     holes = [tail.indexed_to for tail in found.tails if tail.hole]
     if holes and min(holes) < max(begin, known_to):
         begin, why = min(begin, containing(found.segments, min(holes))), "a queue has a hole"

@@ -11,21 +11,19 @@ Source: Apache DefaultMessageStore.load, recover.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import attrs
 import trio
 
-from trio_mq.errors import StoreDamaged, StoreFull
 from trio_mq.protocol.verdict import Whole
 from trio_mq.recovery import apply, foreign, plan
 from trio_mq.recovery.choices import Choices as Choices
+from trio_mq.recovery.explained import explained
 from trio_mq.recovery.feed import Gap
 from trio_mq.recovery.indexscan import IndexState, scan_index
 from trio_mq.recovery.plan import EndPlan, Found, StartPlan
@@ -51,8 +49,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("trio_mq.recovery")
 
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-
 
 async def recover(parts: StoreParts, choices: Choices | None = None) -> RecoveryReport:
     """Bring log, queues and index of a store into agreement, by default as its settings say.
@@ -62,7 +58,7 @@ async def recover(parts: StoreParts, choices: Choices | None = None) -> Recovery
     """
     report = RecoveryReport()
     recovery = _Recovery(parts, report, choices or Choices.of(parts.settings))
-    with _explained(parts.root):
+    with explained(parts.root):
         for phase in (
             recovery.load,
             recovery.tails,
@@ -73,26 +69,11 @@ async def recover(parts: StoreParts, choices: Choices | None = None) -> Recovery
             began_s = trio.current_time()
             await phase()
             report.phase_s[phase.__name__] = trio.current_time() - began_s
-    (log.info if report.clean and not report.notes else log.warning)("%s", report.line())
-    for note in report.notes:
-        log.warning("%s", note)
+    # A copy is cut anywhere by a sudden end, and gets the rest again: nothing that somebody has to look at.
+    usual = recovery.choices.copied or (report.clean and not report.notes)
+    for text in (report.line(), *report.notes):
+        (log.info if usual else log.warning)("%s", text)
     return report
-
-
-@contextmanager
-def _explained(root: str) -> Iterator[None]:
-    """Turn what the operating system says into an error of ours, with the path."""
-    try:
-        yield
-    except OSError as error:
-        path = error.filename or root
-        if error.errno in _NO_ROOM:
-            raise StoreFull(
-                f"recovery cannot write to {path}: {error.strerror}; free some room on that disk and start again"
-            ) from error
-        raise StoreDamaged(
-            f"recovery cannot use {path}: {error.strerror}; look at the disk and at the rights of the file"
-        ) from error
 
 
 class _Recovery:
@@ -101,7 +82,7 @@ class _Recovery:
     def __init__(self, parts: StoreParts, report: RecoveryReport, choices: Choices) -> None:
         self._parts = parts
         self._report = report
-        self._choices = choices
+        self.choices = choices
         self._index_enabled = choices.index_enabled
         self._check_crc = parts.settings.check_crc_on_recover
         self._tails: dict[BaseQueue, QueueTail] = {}
@@ -121,7 +102,7 @@ class _Recovery:
             queues,
             parts.log.segments,
             look,
-            concurrently=self._choices.concurrently,
+            concurrently=self.choices.concurrently,
         )
 
     # -- phase 1: load ---------------------------------------------------------------------------------------
@@ -130,7 +111,7 @@ class _Recovery:
         """Find the files, and decide whether the last exit was clean."""
         parts, report = self._parts, self._report
         await self._run(parts.checkpoint.load)
-        assumed = self._choices.assume_clean
+        assumed = self.choices.assume_clean
         crashed = parts.abort.present if assumed is None else not assumed
         report.notes += await parts.disk.run(parts.log.segments.load)
         found = await parts.disk.run(parts.queues.found)
@@ -146,7 +127,7 @@ class _Recovery:
         report.clean = report.why_careful is None
 
     def _why_careful(self, crashed: bool) -> str | None:
-        parts, assumed = self._parts, self._choices.assume_clean
+        parts, assumed = self._parts, self.choices.assume_clean
         if assumed is not None:
             return None if assumed else "that was asked for"
         if crashed:
@@ -181,7 +162,7 @@ class _Recovery:
         """Compare what the queues' files hold with what they surely held once; what they lack is a hole."""
         parts = self._parts
         listed = parts.queues.roster.listed
-        had = dict.fromkeys(self._choices.expected, Bounds()) if listed is None else listed
+        had = dict.fromkeys(self.choices.expected, Bounds()) if listed is None else listed
         for (topic, queue_id), bounds in had.items():
             queue = parts.queues.get(topic, queue_id)
             if queue is None or queue.files.segments.empty:
@@ -217,7 +198,7 @@ class _Recovery:
             left = foreign.look(
                 parts,
                 self._tails,
-                path=self._choices.path,
+                path=self.choices.path,
                 index_enabled=self._index_enabled,
             )
         if index is not None and left is not None:
@@ -236,6 +217,7 @@ class _Recovery:
             lost_queue=self._lost[0] if self._lost else None,
             recent=None if left is None else left.recent,
             has_checkpoint=parts.checkpoint.known,
+            copied=self.choices.copied,
         )
 
     def _last_indexed(self) -> int | None:
@@ -310,7 +292,11 @@ class _Recovery:
         first = begin <= segments.start
         while True:
             walk = self._walk = Walk(
-                segments, begin, path=self._choices.path, check_crc=self._check_crc
+                segments,
+                begin,
+                path=self.choices.path,
+                check_crc=self._check_crc,
+                holes_to=start.sure_to if self.choices.copied else None,
             )
             gap = await replay.run(walk, fill_gaps=first)
             behind = None if gap is not None else await self._behind(walk, start)
@@ -344,6 +330,7 @@ class _Recovery:
         if behind is not None:
             why = walk.reason or f"at offset {walk.end}: nothing was written here"
             self._report.notes.append(f"the log cannot be read up to offset {behind}: {why}")
+            log.warning("%s", self._report.notes[-1])
         return behind
 
     def _tell_earlier(self, gap: Gap | None, begin: int) -> None:
@@ -356,8 +343,8 @@ class _Recovery:
         report.walked_from, report.walk_reason = begin, why
 
     def _tell_progress(self, offset: int, end: int) -> None:
-        if self._choices.progress is not None:
-            self._choices.progress("log", offset, end)
+        if self.choices.progress is not None:
+            self.choices.progress("log", offset, end)
 
     async def _mark_replay(self, begin: int, index_from: int | None) -> None:
         safe = self._found.safe_offset

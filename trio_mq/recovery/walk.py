@@ -17,7 +17,10 @@ from trio_mq.store.segments import Segments
 
 
 class Walk:
-    """One walk. `end` moves with the records; `reason` says why it ended, None when nothing was written there."""
+    """One walk. `end` moves with the records; `reason` says why it ended, None when nothing was written there.
+
+    With `holes_to`, a file that is missing behind that offset ends the walk, too.
+    """
 
     def __init__(
         self,
@@ -26,6 +29,7 @@ class Walk:
         *,
         path: Path = Path.BATCH,
         check_crc: bool = True,
+        holes_to: int | None = None,
     ) -> None:
         self.start = start
         self.end = start
@@ -42,6 +46,7 @@ class Walk:
         self._segments = segments
         self._path = path
         self._check_crc = check_crc
+        self._holes_to = holes_to
         self._left = [s for s in segments.starts if s + segments.segment_bytes > start]
 
     def lots(self) -> Iterator[Lot]:
@@ -49,6 +54,9 @@ class Walk:
         segments, read = self._segments, ReadAhead(self._segments)
         while self._left:
             segment = self._left.pop(0)
+            if segment > self.end and self._holes_to is not None and self.end >= self._holes_to:
+                self.reason = f"at offset {self.end}: the next file is missing"
+                break
             if segment > self.end:
                 # A file between two others is gone: what is behind it is as good as before.
                 self.missing.append((self.end, segment))

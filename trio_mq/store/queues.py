@@ -164,8 +164,9 @@ class ConsumeQueue(BaseQueue):
         """Leave a hole before the next entry."""
         files = self.files
         hole = queue_offset - files.end // QUEUE_ENTRY_SIZE
-        if files.end == 0 and files.segments.empty and queue_offset <= 1 << 48:
+        if files.end == 0 and queue_offset <= 1 << 48:
             self.min_offset = queue_offset
+            files.segments.drop_all()  # what a sudden end has left of them holds no entry
             files.open_at(queue_offset * QUEUE_ENTRY_SIZE)
         elif hole <= HOLE_ENTRIES:
             files.append(PRE_BLANK * hole)
