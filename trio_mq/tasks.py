@@ -29,6 +29,8 @@ class Watermark:
     """A number that only moves forward, and that tasks can wait on: a log offset, mostly."""
 
     value: int = 0
+    #: How often it fell back.
+    falls: int = attrs.field(default=0, init=False)
     _moved: trio.Event | None = attrs.field(default=None, init=False)
 
     def advance(self, to: int) -> None:
@@ -41,7 +43,9 @@ class Watermark:
 
     def fall_back(self, to: int) -> None:
         """Go back to `to`, if that is less: what was counted is gone. Who waits goes on waiting."""
-        self.value = min(self.value, to)
+        if to < self.value:
+            self.value = to
+            self.falls += 1
 
     async def reached(self, target: int) -> None:
         """Wait until the value is at least `target`. Cancelling leaves nothing behind."""

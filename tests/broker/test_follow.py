@@ -131,6 +131,9 @@ class Timer:
         self.checkpoints.append(checkpoint)
         return True
 
+    def follow_anew(self):
+        self.checkpoints.clear()
+
     async def take_counts(self, value):
         self.metrics.take_over(value)
 
@@ -448,6 +451,23 @@ async def test_a_quick_restart_between_two_turns_is_a_return_too(
         await trio.sleep(2 * PERIOD_S)
         assert slave.progress() == 9
         assert all(view.failures == 0 for view in slave.follower.views)
+
+
+async def test_after_a_cut_of_our_log_progress_is_where_the_master_says(
+    autojump_clock, network, master
+):
+    master.version, master.log_end, master.levels = (7, 7_000), 1_000, {1: 99}
+    async with slave_on(network, kept=1_000) as slave:
+        slave.follower.follow(MASTER)
+        await trio.sleep(1)
+        slave.offsets.commit("G", "T", 0, 9)
+        slave.kept.fall_back(600)  # haCutWhenAhead
+        master.version, master.log_end = (6, 6_000), 600
+        master.levels, master.offsets = {1: 60}, {"T@G": {0: 4}}
+        await trio.sleep(PERIOD_S)
+        assert dict(slave.tables.delays.table.levels) == {1: 60}
+        assert slave.timer.checkpoints == [master.checkpoint]
+        assert slave.progress() == 4
 
 
 async def test_another_master_no_master_and_oneself(autojump_clock, network, master, nursery):

@@ -67,7 +67,7 @@ class DelayOffsets:
             return False
         for level, offset in offsets.items():
             before = self._offsets.get(level)
-            if version == self.version and before is not None:
+            if version == self.version != DataVersion() and before is not None:
                 offset = max(before, offset)
             if offset != before:
                 self._offsets[level] = offset
@@ -75,6 +75,10 @@ class DelayOffsets:
         self._revision += version != self.version
         self.version = version
         return True
+
+    def follow_anew(self) -> None:
+        """The end of our log was given up, and what was delivered there: next, levels are where the master says."""
+        self.version = DataVersion()
 
     @property
     def revision(self) -> int:

@@ -15,8 +15,9 @@ slave that is promoted in between repeats deliveries then; it never leaves one o
 
 What a master has lost does not get lost here: topics, groups and timer progress of a state before ours are not taken
 (:func:`trio_mq.broker.statejson.is_older`), consumer offsets do not go back then, nor do those that consumers committed
-here (:meth:`trio_mq.broker.offsets.ConsumerOffsets.take_over`). Apache's slaves take whatever differs. As theirs, a
-slave copies no locks, no progress of ordered pops and no changed settings.
+here (:meth:`trio_mq.broker.offsets.ConsumerOffsets.take_over`). Apache's slaves take whatever differs. Only when the end of
+our log was given up, as it did not continue the master's, is progress taken as it comes. As theirs, a slave copies no
+locks, no progress of ordered pops and no changed settings.
 
 Failure policy: nothing that the master, the network or the disk does ends the broker.
 """
@@ -95,8 +96,12 @@ class _Answer:
     connection: int
 
 
-#: Takes over an answer; `returned` says that it is the first one over its connection. False if it is an older state.
+#: Takes over an answer; `returned` says that it is the first one over its connection. False if it is of an older state.
 _Take = Callable[[Any, bool], Awaitable[bool]]
+
+
+def _nothing() -> None:
+    """What does not speak of the log is right whatever becomes of that."""
 
 
 @attrs.define(eq=False)
@@ -108,6 +113,8 @@ class _Item:
     take: _Take
     limit_s: float = CALL_LIMIT_S
     progress: bool = False
+    #: Forgets what cannot be right any more after the end of our log was given up.
+    start_anew: Callable[[], None] = _nothing
     state: ItemState = ItemState.NEW
     synced_s: float | None = None
     turns: int = 0
@@ -116,6 +123,8 @@ class _Item:
     last_error: str = ""
     waiting: deque[_Answer] = attrs.field(factory=deque)
     connection: int = 0
+    #: How often the end of our log was given up until an answer was last taken over.
+    cuts: int = 0
 
     @property
     def view(self) -> ItemView:
@@ -246,6 +255,9 @@ class Follower:
     async def _take(self, item: _Item, answer: _Answer) -> None:
         """Take over what the master said. A failure is noted; the next turn asks again."""
         returned, item.connection = answer.connection != item.connection, answer.connection
+        if item.cuts != self._kept.falls:
+            item.cuts = self._kept.falls
+            item.start_anew()
         try:
             is_newest = await item.take(answer.value, returned)
         except _FAILURES as error:
@@ -278,17 +290,37 @@ class Follower:
     # -- the tables ------------------------------------------------------------------------------------------
 
     def _made_items(self) -> Sequence[_Item]:
+        offsets, delays = self._tables.offsets.table, self._tables.delays.table
         made = [
             _Item("topics", MasterCalls.topics, self._take_topics, PAGED_LIMIT_S),
-            _Item("consumer offsets", MasterCalls.offsets, self._take_offsets, progress=True),
-            _Item("delay progress", MasterCalls.delays, self._take_delays, progress=True),
+            _Item(
+                "consumer offsets",
+                MasterCalls.offsets,
+                self._take_offsets,
+                progress=True,
+                start_anew=offsets.follow_anew,
+            ),
+            _Item(
+                "delay progress",
+                MasterCalls.delays,
+                self._take_delays,
+                progress=True,
+                start_anew=delays.follow_anew,
+            ),
             _Item("groups", MasterCalls.groups, self._take_groups, PAGED_LIMIT_S),
             _Item("request modes", MasterCalls.modes, self._take_modes),
         ]
         if self._timer is not None:
             made.append(_Item("timer counts", MasterCalls.counts, self._take_counts))
-            take = self._take_checkpoint
-            made.append(_Item("timer progress", MasterCalls.checkpoint, take, progress=True))
+            made.append(
+                _Item(
+                    "timer progress",
+                    MasterCalls.checkpoint,
+                    self._take_checkpoint,
+                    progress=True,
+                    start_anew=self._timer.follow_anew,
+                )
+            )
         return made
 
     async def _take_topics(self, value: Any, _returned: bool) -> bool:

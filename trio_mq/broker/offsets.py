@@ -282,6 +282,12 @@ class ConsumerOffsets:
         self.version = version
         return True
 
+    def follow_anew(self) -> None:
+        """The end of our log was given up, and what consumers read there: next, groups are where the master says."""
+        self.version = DataVersion()
+        self._kept.clear()
+        self._revision += 1
+
     def _stays(
         self, key: str, queue_id: int, mine: int, theirs: int, *, older: bool, returned: bool
     ) -> bool:

@@ -36,6 +36,7 @@ class TimerFollower:
         directory = f"{store_path}/config"
         self._unloaded = StateFile(disk, directory, METRICS, timers.metrics, clock)
         self._file: LoadedStateFile[TimerMetrics] | None = None
+        self._anew = False
 
     async def load(self) -> None:
         """Read what is known from before; called once, first. StoreError if the disk does not hand it over."""
@@ -54,7 +55,7 @@ class TimerFollower:
         """
         mine = self._state.check.value
         unversioned = _version(master) == DataVersion()
-        if not unversioned and is_older(_version(master), _version(mine)):
+        if not unversioned and not self._anew and is_older(_version(master), _version(mine)):
             return False
         kept = attrs.evolve(master, log_end=0, queue_offset=0)
         if kept != mine:
@@ -63,7 +64,12 @@ class TimerFollower:
                 await self._disk.run(partial(check.save, kept))
             except OSError as error:
                 raise StoreError(f"cannot save {check.path}: {error.strerror}") from error
+        self._anew = False
         return True
+
+    def follow_anew(self) -> None:
+        """The end of our log was given up, and what was delivered there: the next checkpoint counts whatever it is."""
+        self._anew = True
 
     async def take_counts(self, value: Any) -> None:
         """Keep the master's counts. BodyError, and no change, if they are none; StoreError if not saved."""
