@@ -76,6 +76,30 @@ def test_c019_c055_state_and_code(table: dict[str, str], code: int, state: str) 
     assert json.loads(result.out) == {"state": state, **table}
 
 
+def test_replication_is_shown() -> None:
+    """C068: without a slave that says so, nobody finds out why sends wait."""
+    told = {
+        "brokerRole": "SYNC_MASTER",
+        "haSlaves": "none",
+        "haMaster": "10.0.0.1:10912",
+        "haState": "READY: cannot reach 10.0.0.1:10912, next try in 5 s",
+        "haTransfer": "0 B/s, 0 reconnects",
+        "haLag": "4096 bytes",
+    }
+    with broker(answer_of({**SERVING, **told})):
+        result = run("status", "--broker", ADDRESS)
+    lines = [line.split(maxsplit=1) for line in result.out.splitlines()]
+    for name, key in (
+        ("role", "brokerRole"),
+        ("slaves", "haSlaves"),
+        ("master", "haMaster"),
+        ("replication", "haState"),
+        ("transfer", "haTransfer"),
+        ("lag", "haLag"),
+    ):
+        assert [name, told[key]] in lines
+
+
 def test_nobody_there() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
