@@ -189,16 +189,20 @@ async def continues() -> Finding:
     return Finding(Verdict.CONTINUES)
 
 
+async def never() -> bool:
+    return False
+
+
 class Bench:
     """A slave, its log and a network."""
 
-    def __init__(self, log: MemoryLog | None = None, check=continues, **settings) -> None:
+    def __init__(self, log: MemoryLog | None = None, check=continues, answers=never, **settings):
         self.network = MemoryNetwork()
         self.log = log or MemoryLog()
         settings.setdefault("master_address", None)
         self.settings = ha_settings(**settings)
         self.host = MemoryHost(self.network, "slave")
-        self.replica = Replica(self.log, self.settings, self.host.open_stream, check)
+        self.replica = Replica(self.log, self.settings, self.host.open_stream, check, answers)
 
     def master(self, *scripts: Script, at: Address = MASTER) -> ScriptedMaster:
         return ScriptedMaster(self.network, at, *scripts)

@@ -11,6 +11,7 @@ from tests.ha.histories import NOT_SUPPORTED, Asked, history
 from tests.ha.masters import ha_settings
 from trio_mq.ha.continuity import Continuity, judge
 from trio_mq.ha.findings import Verdict
+from trio_mq.ha.masterasks import Bounds
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
 
@@ -272,9 +273,12 @@ async def test_nobody_answers(autojump_clock):
     log = await history()
     async with slave_of(log, after(log, 30), Asked(log, is_dead=True)) as slave:
         found = await slave.check()
-        assert (found.verdict, found.goes_on) == (Verdict.UNKNOWN, True)
+        assert (found.verdict, found.goes_on) == (Verdict.UNANSWERED, True)
         assert "no answer within 3 s" in found.text
         assert slave.remembered is None
+        assert not await slave.continuity.answers()
+        slave.master.is_dead = False
+        assert await slave.continuity.answers()
 
 
 async def test_a_master_before_release_5_is_compared_all_the_same(autojump_clock):
@@ -300,7 +304,8 @@ async def test_an_answer_that_says_nothing_is_none(autojump_clock, code, answer)
     log = await history()
     master = Asked(log, instead={RequestCode(code): answer})
     async with slave_of(log, after(log, 30), master) as slave:
-        assert (await slave.check()).verdict is Verdict.UNKNOWN
+        assert (await slave.check()).verdict is Verdict.UNANSWERED
+        assert not await slave.continuity.answers()
 
 
 @pytest.mark.parametrize("code", [26, 28, 907])
@@ -392,7 +397,7 @@ async def test_a_master_that_falls_silent_while_it_is_asked_leaves_all_as_it_is(
             slave._ask = slave.continuity._master._ask = until
             found = await slave.check()
             if master.is_dead:
-                assert found.verdict in (Verdict.UNKNOWN, Verdict.DIVERGED)
+                assert found.verdict is Verdict.UNANSWERED
                 assert slave.data == log.log
 
 
@@ -425,6 +430,6 @@ async def test_what_has_expired_at_the_master_is_not_taken_for_different(autojum
     ],
 )
 def test_judgement(master, verdict):
-    found = judge(1000, 900, master_start=master[0], master_end=master[1], has_other=False)
+    found = judge(1000, 900, Bounds(*master), has_other=False)
     assert found.verdict is verdict
     assert "1000" in found.text or verdict is Verdict.UNKNOWN

@@ -380,7 +380,7 @@ async def test_c062_a_log_that_does_not_continue_is_suspended_and_nothing_is_ask
 
 async def test_a_repaired_master_is_found_without_a_restart(autojump_clock):
     # A master that does not answer in between has not been repaired.
-    check = Checks(Verdict.AHEAD, Verdict.UNKNOWN, Verdict.AHEAD, Verdict.CONTINUES)
+    check = Checks(Verdict.AHEAD, Verdict.UNANSWERED, Verdict.AHEAD, Verdict.CONTINUES)
     bench = Bench(check=check)
     master = bench.master(feeds(LOG))
     async with bench.running(master):
@@ -414,12 +414,31 @@ async def test_another_master_ends_the_suspension(autojump_clock):
         assert bench.log.data == LOG
 
 
-async def test_without_answers_it_copies_on_with_a_warning(autojump_clock, caplog):
-    bench = Bench(check=Checks(Verdict.UNKNOWN))
+@pytest.mark.parametrize("verdict", [Verdict.UNKNOWN, Verdict.UNANSWERED])
+async def test_without_an_answer_it_copies_on_with_a_warning(autojump_clock, caplog, verdict):
+    bench = Bench(check=Checks(verdict))
     async with bench.running(bench.master(feeds(LOG))):
         await settle(1)
         assert bench.log.data == LOG
         assert len(lines(caplog, "without a check")) == 1
+
+
+async def test_a_link_without_a_check_ends_when_the_master_answers_questions(autojump_clock):
+    check = Checks(Verdict.UNANSWERED, Verdict.DIVERGED)
+    answers = iter([False, False, True])
+    asked_s = []
+
+    async def are_there():
+        asked_s.append(trio.current_time())
+        return next(answers)
+
+    bench = Bench(check=check, answers=are_there)
+    master = bench.master(feeds(LOG))
+    async with bench.running(master):
+        await settle(70)
+        assert asked_s == [3, 33, 63]
+        assert [visit.ended_s for visit in master.visits] == [63, 63]
+        assert bench.replica.state.state is LinkState.SUSPEND
 
 
 async def test_an_own_log_that_cannot_be_read_is_no_reason_to_end(autojump_clock, caplog):

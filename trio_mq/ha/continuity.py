@@ -25,7 +25,7 @@ from trio_mq.broker.tables import LoadedStateFile, StateFile, StateKind
 from trio_mq.config.ha import HASettings
 from trio_mq.errors import BodyError, StoreError
 from trio_mq.ha.findings import Finding, Verdict
-from trio_mq.ha.masterasks import Ask, MasterAsks, MasterRun, Unanswered
+from trio_mq.ha.masterasks import Ask, Bounds, MasterAsks, MasterRun, Unanswered
 from trio_mq.ha.ownrecords import OwnRecords, Tail
 from trio_mq.store.store import Store
 from trio_mq.tasks import describe
@@ -105,7 +105,16 @@ class Continuity:
         try:
             return await self._checked()
         except Unanswered as error:
-            return Finding(Verdict.UNKNOWN, f"the master does not answer questions: {error}")
+            return Finding(Verdict.UNANSWERED, f"the master does not answer questions: {error}")
+
+    async def answers(self) -> bool:
+        """Whether the master answers what a check has to know."""
+        try:
+            await self._master.run()
+            await self._master.record(self._log.start)
+        except Unanswered:
+            return False
+        return True
 
     async def _checked(self) -> Finding:
         run = await self._master.run()
@@ -163,21 +172,13 @@ class Continuity:
     async def _different(self, tail: Tail, theirs: bytes | None) -> Finding:
         """What it means that the master does not have the last record here."""
         end = self._copy.end
-        master_end, master_start = await self._master.log_end(), await self._master.log_start()
-        found = judge(
-            end,
-            tail.offset,
-            master_start=master_start,
-            master_end=master_end,
-            has_other=theirs is not None,
-        )
-        if not self._settings.cut_when_ahead or found.verdict not in (
-            Verdict.AHEAD,
-            Verdict.DIVERGED,
-        ):
+        master = await self._master.bounds(end)
+        found = judge(end, tail.offset, master, has_other=theirs is not None)
+        may_cut = found.verdict in (Verdict.AHEAD, Verdict.DIVERGED)
+        if not (may_cut and self._settings.cut_when_ahead):
             return found
-        stop = end if master_end is None else min(end, master_end)
-        point = await self._last_common(max(master_start or 0, self._log.start), stop)
+        stop = end if master.end is None else min(end, master.end)
+        point = await self._last_common(max(master.start or 0, self._log.start), stop)
         if point is None:
             return attrs.evolve(
                 found,
@@ -244,39 +245,36 @@ class Continuity:
             log.warning("%s", describe(error))
 
 
-def judge(
-    end: int, last: int, *, master_start: int | None, master_end: int | None, has_other: bool
-) -> Finding:
+def judge(end: int, last: int, master: Bounds, *, has_other: bool) -> Finding:
     """What it means that the record at `last`, the last one of a log that ends at `end`, is not the master's.
 
-    The master's log goes from `master_start` to `master_end`, where known; `has_other` says whether it answered
-    something else for that offset.
+    `has_other` says whether the master answered something else for that offset.
     """
-    if master_end is not None and master_end < end:
+    if master.end is not None and master.end < end:
         return Finding(
             Verdict.AHEAD,
-            f"this log ends at {end}, the master's at {master_end}: it has lost its newest {end - master_end} "
+            f"this log ends at {end}, the master's at {master.end}: it has lost its newest {end - master.end} "
             f"bytes, or is another one. Make this broker the master (brokerRole, brokerId=0), or give up here what "
             f"the master does not have: haCutWhenAhead=true, or an empty store",
         )
-    if master_start is not None and last < master_start:
-        if master_start <= end:
+    if master.start is not None and last < master.start:
+        if master.start <= end:
             return Finding(
                 Verdict.UNKNOWN,
-                f"the master's log begins at {master_start}, behind the last record here, at {last}",
+                f"the master's log begins at {master.start}, behind the last record here, at {last}",
             )
         return Finding(
             Verdict.TOO_OLD,
-            f"this log ends at {end}, the master's begins at {master_start}: what is between them has expired "
+            f"this log ends at {end}, the master's begins at {master.start}: what is between them has expired "
             f"there. Start this slave with an empty store",
         )
     what = "has another record" if has_other else "has no record"
+    where = "" if master.end is None else f" (it ends at {master.end})"
     return Finding(
         Verdict.DIVERGED,
-        f"at offset {last}, where the last record of this log is (it ends at {end}), the master {what}"
-        f"{'' if master_end is None else f' (it ends at {master_end})'}. Decide which of the two logs is right: make "
-        f"this broker the master (brokerRole, brokerId=0), or give up here what the master does not have: "
-        f"haCutWhenAhead=true, or an empty store",
+        f"at offset {last}, where the last record of this log is (it ends at {end}), the master {what}{where}. "
+        f"Decide which of the two logs is right: make this broker the master (brokerRole, brokerId=0), or give up "
+        f"here what the master does not have: haCutWhenAhead=true, or an empty store",
     )
 
 

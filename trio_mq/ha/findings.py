@@ -15,8 +15,10 @@ class Verdict(enum.Enum):
 
     #: Ours is a part of the master's, or empty: copy on.
     CONTINUES = "continues"
-    #: Nobody could say: copy on, with a warning.
+    #: Nobody can say: copy on, with a warning.
     UNKNOWN = "unknown"
+    #: The master does not answer questions: copy on, with a warning, and ask again.
+    UNANSWERED = "unanswered"
     #: We have more than the master.
     AHEAD = "slave ahead"
     #: We have something else than the master.
@@ -37,4 +39,4 @@ class Finding:
     @property
     def goes_on(self) -> bool:
         """Whether copying is right."""
-        return self.verdict in (Verdict.CONTINUES, Verdict.UNKNOWN)
+        return self.verdict in (Verdict.CONTINUES, Verdict.UNKNOWN, Verdict.UNANSWERED)

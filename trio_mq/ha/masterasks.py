@@ -34,14 +34,25 @@ class MasterRun:
     address: str
 
 
+@attrs.frozen
+class Bounds:
+    """Where a master's log begins and ends; None for unknown."""
+
+    start: int | None
+    end: int | None
+
+
 class MasterAsks:
     """See the module. Cancelling a call leaves nothing behind."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
-    async def _answer(self, code: RequestCode, header: object | None = None) -> Command:
-        ext = {} if header is None else headers.encode(header)
+    async def _answer(
+        self, code: RequestCode, header: object | None = None, *, ext: Mapping[str, str] = {}
+    ) -> Command:
+        if header is not None:
+            ext = headers.encode(header)
         try:
             return await self._ask(Command(code, ext))
         except PeerUnavailable as error:
@@ -73,19 +84,22 @@ class MasterAsks:
             return None
         raise Unanswered(f"code {answer.code}: {answer.remark}")
 
-    async def log_end(self) -> int | None:
-        """Where the master's log ends."""
-        answer = await self._answer(RequestCode.GET_BROKER_HA_STATUS)
+    async def bounds(self, own_end: int) -> Bounds:
+        """From where to where the master's log goes; a master of Apache's without messages does not know its begin.
+
+        The end of the own log is told along: our masters show a slave that is ahead (case C062). It is not reported on
+        the stream, where a master that has grown meanwhile would take it for an acknowledgement.
+        """
+        answer = await self._answer(
+            RequestCode.GET_BROKER_HA_STATUS, ext={"slaveLogEnd": str(own_end)}
+        )
         end = _number(_object(answer).get("masterCommitLogMaxOffset"))
-        return await self._runtime("commitLogMaxOffset") if end is None else end
-
-    async def log_start(self) -> int | None:
-        """Where the master's log begins; a master of Apache's that has no messages yet does not know."""
-        return await self._runtime("commitLogMinOffset")
-
-    async def _runtime(self, name: str) -> int | None:
         table = _object(await self._answer(RequestCode.GET_BROKER_RUNTIME_INFO)).get("table")
-        return _number(table.get(name)) if isinstance(table, dict) else None
+        if not isinstance(table, dict):
+            return Bounds(None, end)
+        if end is None:  # before release 5
+            end = _number(table.get("commitLogMaxOffset"))
+        return Bounds(_number(table.get("commitLogMinOffset")), end)
 
     async def segment_bytes(self) -> int | None:
         """Length of the files of the master's log."""

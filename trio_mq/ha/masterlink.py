@@ -61,6 +61,7 @@ class EndKind(enum.Enum):
     MISMATCH = "mismatch"
     SEGMENTS = "segments"
     DISK = "disk"
+    CHECKABLE = "checkable"
 
 
 @attrs.frozen

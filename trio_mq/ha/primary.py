@@ -113,7 +113,7 @@ class Primary:
         try:
             reason = await link.run()
             if isinstance(reason, SlaveAhead):
-                self._send_away(link, reason)
+                self._send_away(link.peer, reason)
         finally:
             self._links.remove(link)
             link.state.move(LinkState.SHUTDOWN, str(reason or "this broker stops"))
@@ -126,27 +126,32 @@ class Primary:
         self._waiters.acknowledged([one.ack for one in self._links])
         self._moved.ring()
 
-    def _send_away(self, link: SlaveLink, ahead: SlaveAhead) -> None:
+    def told_ahead(self, peer: Host, reported: int) -> None:
+        """A slave that checks before it copies says over remoting how far its log goes: shown if that is ahead."""
+        if reported > self._log.written:
+            self._send_away(peer, SlaveAhead(reported, self._log.written))
+
+    def _send_away(self, peer: Host, ahead: SlaveAhead) -> None:
         # A slave that is ahead comes back every 5 s, and says the same each time.
         now_s = trio.current_time()
         self.ahead_count += 1
-        before = self._sent_away.pop(link.peer.ip, None)
+        before = self._sent_away.pop(peer.ip, None)
         if before is None or now_s - before.at_s >= AHEAD_SHOWN_S:
             log.error(
                 "slave %s is refused: %s. Nothing of it counts; look at both logs before either is cut",
-                *(link.peer, ahead),
+                *(peer, ahead),
             )
         else:
             now_s = before.at_s  # the next line is due a minute after the last one
         view = SlaveView(
-            address=link.peer,
+            address=peer,
             ack_offset=-1,
             behind_bytes=0,
             in_sync=False,
             ahead=True,
             reported=ahead.reported,
         )
-        self._sent_away[link.peer.ip] = _SentAway(view, now_s)
+        self._sent_away[peer.ip] = _SentAway(view, now_s)
         while len(self._sent_away) > AHEAD_MOST:
             del self._sent_away[next(iter(self._sent_away))]
 

@@ -34,6 +34,8 @@ CONNECT_TIMEOUT_S: Final = 5.0
 RECONNECT_S: Final = 5.0
 #: Time between two checks of a log that does not continue the master's.
 RECHECK_S: Final = 30.0
+#: Time until a master that did not answer questions is asked again, for the first time.
+ASK_AGAIN_S: Final = 3.0
 #: Time until the same complaint is told again.
 REPEAT_S: Final = 60.0
 #: Equal mismatches until they are an error: the first ones may come from a master that is just starting.
@@ -42,6 +44,12 @@ MISMATCHES: Final = 3
 OpenStream = Callable[[Address, float], Awaitable[RawStream]]
 #: Asks whether the log continues the master's; raises nothing but OSError and StoreError of the own store.
 Check = Callable[[], Awaitable[Finding]]
+#: Whether the master answers questions now, so that a check is worth while.
+Answers = Callable[[], Awaitable[bool]]
+
+
+async def _no_answers() -> bool:
+    return False
 
 
 @attrs.frozen
@@ -88,12 +96,18 @@ class Replica:
     """See the module. Made once; :meth:`run` is called once."""
 
     def __init__(
-        self, copy: Copied, settings: HASettings, open_stream: OpenStream, check: Check
+        self,
+        copy: Copied,
+        settings: HASettings,
+        open_stream: OpenStream,
+        check: Check,
+        answers: Answers = _no_answers,
     ) -> None:
         self._copy = copy
         self._settings = settings
         self._open_stream = open_stream
         self._check = check
+        self._answers = answers
         self._master = settings.master_address
         self._told_master = trio.Event()
         self._attempt = trio.CancelScope()
@@ -182,23 +196,44 @@ class Replica:
             return RECONNECT_S
         try:
             found = await self._found()
-            end = await self._copied(stream, address, found) if found.goes_on else None
+            if found.goes_on:
+                return self._after(await self._copied(stream, address, found), address)
         finally:
             await stream.aclose()
-        if end is None:
-            await self._suspended(found)
-            return 0.0
-        return self._after(end, address)
+        await self._suspended(found)
+        return 0.0
 
     async def _copied(self, stream: RawStream, address: Address, found: Finding) -> LinkEnd:
-        if found.verdict is Verdict.UNKNOWN:
-            log.warning("copying from %s on without a check: %s", address, found.text)
         self._links += 1
         self.state.move(LinkState.TRANSFER, f"from {address}, offset {self._copy.end}")
-        return await MasterLink(stream, self._copy, self._settings, self.traffic).run()
+        link = MasterLink(stream, self._copy, self._settings, self.traffic)
+        if found.verdict is Verdict.CONTINUES:
+            return await link.run()
+        log.warning("copying from %s without a check of the log: %s", address, found.text)
+        if found.verdict is Verdict.UNKNOWN:
+            return await link.run()
+        end = LinkEnd(EndKind.CHECKABLE, "it answers questions now, the log is checked")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_answers, nursery.cancel_scope)
+            end = await link.run()
+            nursery.cancel_scope.cancel()
+        return end
+
+    async def _until_answers(self, link: trio.CancelScope) -> None:
+        """End a link once the log can be checked: that may cut it, and so nothing must be appended meanwhile."""
+        pause_s = ASK_AGAIN_S
+        while True:
+            await trio.sleep(pause_s)
+            if await self._answers():
+                link.cancel()
+                return
+            pause_s = RECHECK_S
 
     def _after(self, end: LinkEnd, address: Address) -> float:
         """Tell how a connection ended; returns the pause."""
+        if end.kind is EndKind.CHECKABLE:
+            self.state.move(LinkState.READY, end.reason)
+            return 0.0
         pause_s = 0.0 if end.kind is EndKind.SILENT else RECONNECT_S
         text = f"connection to the master {address}: {end.reason}"
         if end.kind is EndKind.MISMATCH:
@@ -244,4 +279,4 @@ class Replica:
     async def _found_again(self, before: Finding) -> Finding:
         """A master that does not answer now has not been repaired thereby."""
         found = await self._found()
-        return before if found.verdict is Verdict.UNKNOWN else found
+        return before if found.verdict is Verdict.UNANSWERED else found

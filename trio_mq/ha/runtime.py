@@ -33,6 +33,8 @@ from trio_mq.store.store import Store
 
 log = logging.getLogger("trio_mq.ha")
 
+#: A number with as many digits may not fit into 64 bits.
+LONG_DIGITS: Final = 19
 #: Most slaves in a row of the runtime information; 907 has all.
 SHOWN: Final = 10
 
@@ -143,8 +145,11 @@ class HARuntime:
             )
         )
 
-    def status(self, _: Call, __: None) -> Reply:
-        """GET_BROKER_HA_STATUS (907)."""
+    def status(self, call: Call, _: None) -> Reply:
+        """GET_BROKER_HA_STATUS (907). A slave of ours that suspects to be ahead says how far its log goes (C062)."""
+        told = call.command.ext.get("slaveLogEnd", "")
+        if self._slave is None and told.isascii() and told.isdecimal() and len(told) < LONG_DIGITS:
+            self._primary.told_ahead(call.peer.address, int(told))
         return Reply(body=bodies.encode(self.info()))
 
     def reset_flushed(self, _: Call, request: ResetMasterFlushOffsetRequest) -> Reply:

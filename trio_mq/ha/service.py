@@ -53,8 +53,10 @@ class Replication:
         self.replica: Replica | None = None
         if settings.ha.is_slave:
             self.copy = LogCopy(store)
-            check = Continuity(self.copy, store, settings.ha, self.ask).check
-            self.replica = Replica(self.copy, settings.ha, network.open_stream, check)
+            logs = Continuity(self.copy, store, settings.ha, self.ask)
+            self.replica = Replica(
+                self.copy, settings.ha, network.open_stream, logs.check, logs.answers
+            )
         #: What copies the tables; set on a slave before :meth:`follow` runs.
         self.tables: Follower | None = None
         #: Where the master answers requests, as far as name servers tell.
