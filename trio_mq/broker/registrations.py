@@ -12,6 +12,7 @@ from typing import Final
 
 import attrs
 
+from trio_mq.broker.role import MASTER_ID
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import Address, BrokerSettings
 from trio_mq.config.ha import HASettings
@@ -54,7 +55,8 @@ class Registrations:
         present = self._only_changed(changed)
         if present is None:
             return [self._registration(body) for body in self._whole_bodies()]
-        if self._settings.enable_single_topic_register:
+        # That request knows no broker ids: from a slave it would stand for the master.
+        if self._settings.enable_single_topic_register and self._settings.broker_id == MASTER_ID:
             return [self._single(config) for config in present.values()]
         return [self._registration(self._encode(self._topics.wrapper(present)))]
 

@@ -133,11 +133,9 @@ class Role:
         if not self.ha.is_slave:
             return None
         if code in _SENDS:
-            # Apache's hook turns them away; with that switched off, its store does.
-            is_hook = not self.ha.enable_slave_acting_master
-            refused = ResponseCode.SYSTEM_BUSY if is_hook else ResponseCode.SERVICE_NOT_AVAILABLE
             return RequestRefused(
-                refused, "this broker is a slave, which takes no messages; send to the master"
+                self._send_code(code),
+                "this broker is a slave, which takes no messages; send to the master",
             )
         if code in _PULLS:
             if self.ha.slave_read_enable or self.acts_as_master:
@@ -153,6 +151,14 @@ class Role:
         return RequestRefused(
             found, f"this broker is a slave, where {what} is not possible; ask the master"
         )
+
+    def _send_code(self, code: int) -> int:
+        """Apache's hook turns sends away; with acting masters it does not, and its store or its way out fails."""
+        if not self.ha.enable_slave_acting_master:
+            return ResponseCode.SYSTEM_BUSY
+        if code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            return ResponseCode.SYSTEM_ERROR
+        return ResponseCode.SERVICE_NOT_AVAILABLE
 
     # -- reads -----------------------------------------------------------------------------------------------
 
