@@ -15,9 +15,9 @@ slave that is promoted in between repeats deliveries then; it never leaves one o
 
 What a master has lost does not get lost here: topics, groups and timer progress of a state before ours are not taken
 (:func:`trio_mq.broker.statejson.is_older`), consumer offsets do not go back then, nor do those that consumers committed
-here (:meth:`trio_mq.broker.offsets.ConsumerOffsets.take_over`). Apache's slaves take whatever differs. Only when the end of
-our log was given up, as it did not continue the master's, is progress taken as it comes. As theirs, a slave copies no
-locks, no progress of ordered pops and no changed settings.
+here (:meth:`trio_mq.broker.offsets.ConsumerOffsets.take_over`). Apache's slaves take whatever differs. Only when the
+end of our log was given up, as it did not continue the master's, is progress taken as it comes. As theirs, a slave
+copies no locks, no progress of ordered pops and no changed settings.
 
 Failure policy: nothing that the master, the network or the disk does ends the broker.
 """
