@@ -30,8 +30,9 @@ from trio_mq.store.segments import ColdData
 
 log = logging.getLogger("trio_mq.ha")
 
-#: Bytes of the log that are read and sent at once, whatever the length of a piece: calls cost more than bytes.
-SEND_BYTES: Final = 256 * 1024
+#: Most bytes of the log that are read and sent at once, in one piece or several. From 128 KiB on the allocator maps
+#: fresh pages for each read, which costs more than all else: 375 MB/s of a core's time in place of 1,100.
+SEND_BYTES: Final = 96 * 1024
 #: What the system is asked to fetch ahead from the disk when a slave reads what is not in memory.
 AHEAD_BYTES: Final = 8 * 1024 * 1024
 _RECEIVE_BYTES: Final = 4096
@@ -121,7 +122,7 @@ class SlaveLink:
         self._flow = Flow(limit, now_s)
         batch = settings.transfer_batch_size
         self._batch = batch
-        self._chunk = max(1, SEND_BYTES // batch) * batch
+        self._chunk = SEND_BYTES // batch * batch or SEND_BYTES
         self._heartbeat_s = settings.send_heartbeat_interval_ms / 1000
         self._limit_s = settings.housekeeping_interval_ms / 1000
         self._sent_s = now_s
