@@ -105,7 +105,8 @@ GROUP = SubscriptionGroupConfig("CG", broker_id=0, which_broker_when_consume_slo
         (HASettings(slave_read_enable=True), True, False, 3),
         (READING, False, False, 0),
         (READING, True, False, 3),
-        (READING, True, True, 3),
+        (READING, True, True, 2),
+        (SLAVE, False, True, 2),
         (SLAVE, True, False, 0),
         (READING, False, True, 2),
     ],
@@ -144,19 +145,22 @@ def test_slave_goes_on_behind_what_it_read():
         assert Role(READING, 1).corrected(Messages(found, 77, 0, 0), 5) == 77
 
 
-@pytest.mark.parametrize("code", [19, 20, 21])
-def test_slave_sends_a_reader_back_to_a_living_master(code):
-    assert Role(READING, 1).reply_code(code) == ResponseCode.PULL_RETRY_IMMEDIATELY
-    assert Role().reply_code(code) == code
+def test_slave_sends_a_reader_who_is_elsewhere_to_a_living_master():
+    assert [Role(READING, 1).reply_code(code) for code in (19, 20, 21)] == [19, 20, 20]
+    assert [Role().reply_code(code) for code in (19, 20, 21)] == [19, 20, 21]
 
 
-def test_without_a_master_a_reader_waits_at_the_slave():
+def test_without_a_master_such_a_reader_waits_at_the_slave():
     role = Role(READING, 1)
     role.hear(master_registered=False)
     assert [role.reply_code(code) for code in (19, 20, 21)] == [19, 20, 19]
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_slave_that_checks_offsets_moves_readers_as_a_master_does(registered):
     role = Role(attrs.evolve(READING, offset_check_in_slave=True), 1)
-    role.hear(master_registered=False)
-    assert role.reply_code(21) == 21
+    role.hear(master_registered=registered)
+    assert [role.reply_code(code) for code in (19, 20, 21)] == [19, 20, 21]
 
 
 # -- a whole broker
@@ -218,18 +222,20 @@ def told(reply):
     return headers.decode(headers.PullMessageReply, reply.ext)
 
 
-async def test_pulls_at_a_slave_with_a_living_master_do_not_wait(autojump_clock):
+async def test_pulls_at_a_slave_with_a_living_master(autojump_clock):
+    """As an Apache slave answers them: at the end they wait, elsewhere they are sent to the master."""
     async with slave_of(b"a", b"b") as slave:
         reply = slave.ask(pull())
         assert texts(reply) == [b"a", b"b"]
         assert told(reply).suggest_which_broker_id == 0
-        for offset in (2, 9):
-            reply = slave.ask(pull(offset, sys_flag=SUSPEND))
-            assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-            assert (told(reply).next_begin_offset, told(reply).suggest_which_broker_id) == (
-                offset,
-                0,
-            )
+        reply = slave.ask(pull(9, sys_flag=SUSPEND))
+        assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert (told(reply).next_begin_offset, told(reply).suggest_which_broker_id) == (9, 0)
+        began = trio.current_time()
+        reply = await slave.answer(pull(2, sys_flag=SUSPEND))
+        assert trio.current_time() - began == pytest.approx(15, abs=0.2)
+        assert reply.code == ResponseCode.PULL_NOT_FOUND
+        assert (told(reply).next_begin_offset, told(reply).suggest_which_broker_id) == (2, 0)
 
 
 @pytest.mark.parametrize("offset", [2, 9])
@@ -259,7 +265,7 @@ async def test_who_waits_at_a_slave_is_sent_to_the_master_that_is_back(autojump_
         role.hear()
         reply = await slave.next(peer)
         assert trio.current_time() - began < 2
-        assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert reply.code == ResponseCode.PULL_NOT_FOUND
         assert told(reply).suggest_which_broker_id == 0
 
 

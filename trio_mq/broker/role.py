@@ -9,8 +9,9 @@ BrokerController.updateMinBroker.
 A slave puts nothing into its log: the log is the master's. So it takes no sends, ends no transactions and hands out
 no pops (whose check points are messages), and delivers nothing that waits. That holds for a slave that acts as the
 master, too: there is no way out to another broker (Apache: EscapeBridge). Where that differs from Apache: a slave that
-acts as the master answers pulls whatever `slaveReadEnable` says, since its readers have nobody else; and a reader of
-a slave whose master is gone is kept there, and may wait there, where Apache's sends it around without a pause.
+acts as the master answers pulls whatever `slaveReadEnable` says, since its readers have nobody else; a reader of
+a slave whose master is gone is kept there, and one whose offset is outside of the queue then waits, where Apache's
+sends it around without a pause; and pops are refused, where Apache's slave hands them out and forgets them.
 """
 
 from __future__ import annotations
@@ -164,13 +165,11 @@ class Role:
 
     def suggest(self, group: SubscriptionGroupConfig, *, lags: bool) -> int:
         """The id of the broker to pull from next; `lags` tells that the last read was far behind the log's end."""
-        if self.ha.is_slave and not lags:
-            return self.broker_id if self.master_is_gone else MASTER_ID
+        if self.master_is_gone:
+            return self.broker_id
         if not self.ha.slave_read_enable:
             return MASTER_ID
-        if lags:
-            return group.which_broker_when_consume_slowly
-        return group.broker_id
+        return group.which_broker_when_consume_slowly if lags else group.broker_id
 
     def corrected(self, found: Messages, offset: int) -> int:
         """Where a reader that asked for `offset` goes on: a slave, which may be behind, leaves it where it was."""
@@ -181,16 +180,15 @@ class Role:
     def reply_code(self, code: int) -> int:
         """The code of the answer to a pull that found nothing, from that of a master.
 
-        A slave sends the reader back to a living master at once. Without one, an offset outside of the queue waits as
-        if it were the end: what is missing may still come.
+        At the end of a queue a reader waits, here as there. One whose offset is outside of it is sent to the master at
+        once; without one it waits as if that were the end, for what is missing may still come.
         """
-        if not self.ha.is_slave:
+        is_moved = code == ResponseCode.PULL_OFFSET_MOVED
+        if not (self.ha.is_slave and is_moved) or self.ha.offset_check_in_slave:
             return code
-        if not self.master_is_gone:
-            return ResponseCode.PULL_RETRY_IMMEDIATELY
-        if code == ResponseCode.PULL_OFFSET_MOVED and not self.ha.offset_check_in_slave:
+        if self.master_is_gone:
             return ResponseCode.PULL_NOT_FOUND
-        return code
+        return ResponseCode.PULL_RETRY_IMMEDIATELY
 
 
 class NoSends:
