@@ -48,6 +48,19 @@ def test_each_waits_for_as_many_slaves_as_it_wants() -> None:
     assert log.told[2:] == [("three", True)]
 
 
+def test_a_slave_that_began_later_has_nothing_of_before_whatever_it_reports() -> None:
+    waiters, log = Waiters(), Log()
+    for end in (90, 100, 110):
+        waiters.add(end, 1, 5.0, log.note(end))
+    waiters.acknowledged([200], [100])
+    assert log.told == [(110, True)]
+    waiters.acknowledged([200, 95], [100, 0])
+    assert log.told[1:] == [(90, True)]
+    waiters.expire(5.0)
+    assert log.told[2:] == [(100, False)]
+    assert len(waiters) == 0
+
+
 def test_the_late_are_told_and_the_others_stay() -> None:
     waiters, log = Waiters(), Log()
     waiters.add(10, 1, 1.0, log.note(10))

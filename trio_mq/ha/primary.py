@@ -123,7 +123,8 @@ class Primary:
         if link.ack > self.pushed.value:
             self.pushed.advance(link.ack)
         self._sent_away.pop(link.peer.ip, None)
-        self._waiters.acknowledged([one.ack for one in self._links])
+        links = self._links
+        self._waiters.acknowledged([one.ack for one in links], [one.floor for one in links])
         self._moved.ring()
 
     def told_ahead(self, peer: Host, reported: int) -> None:
@@ -171,7 +172,7 @@ class Primary:
 
     def replicas_of(self, end: int) -> int:
         """How many brokers have the log up to `end`: this one, and each connection that reported it."""
-        return 1 + sum(link.ack >= end for link in self._links)
+        return 1 + sum(link.floor < end <= link.ack for link in self._links)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the deadlines of waiters and tell the lag, until cancelled. Nothing from outside ends it."""

@@ -108,6 +108,9 @@ class SlaveLink:
         self.ack = -1
         #: What it is sent next, and was sent first; -1 before its first report.
         self.next = self.transfer_from = -1
+        #: Where its log begins, if it was empty when it connected: a record before has not been copied, whatever the
+        #: slave reports. (Apache counts it for those who wait for such a record.)
+        self.floor = 0
         #: Whether it lacks bytes that this log does not have any more.
         self.too_old = False
         self.meter = Meter(now_s)
@@ -186,6 +189,8 @@ class SlaveLink:
             from_start=self._settings.replicate_from_start,
         )
         left_out = self.next - commit_log.start
+        if reported == 0:
+            self.floor = self.next
         if reported == 0 and left_out > 0:
             log.warning(
                 "slave %s is empty and gets the log from %d on, the newest file: %d bytes before are not "

@@ -57,20 +57,30 @@ class Waiters:
             row.append(waiter)
         self._deadlines.append(waiter)
 
-    def acknowledged(self, acks: Sequence[int]) -> None:
-        """Release whom the slaves' log ends are enough for."""
+    def acknowledged(self, acks: Sequence[int], floors: Sequence[int] = ()) -> None:
+        """Release whom the slaves' log ends are enough for.
+
+        `floors` say where the slaves' logs begin, in the same order: they have nothing before, though they report more.
+        """
         if not self._rows:
             return
         ordered = sorted(acks, reverse=True)
+        logs = [*zip(floors, acks, strict=True)] if any(floors) else []
         for slaves in tuple(self._rows):
             if slaves <= len(ordered):
-                self._release(slaves, ordered[slaves - 1])
+                self._release(slaves, ordered[slaves - 1], logs)
         self._forget()
 
-    def _release(self, slaves: int, end: int) -> None:
+    def _release(self, slaves: int, end: int, logs: Sequence[tuple[int, int]]) -> None:
         row = self._rows[slaves]
+        before: list[Waiter] = []
         while row and (row[0].end <= end or row[0].done is None):
-            row.popleft().finish(True)
+            waiter = row.popleft()
+            if logs and sum(floor < waiter.end <= ack for floor, ack in logs) < slaves:
+                before.append(waiter)
+            else:
+                waiter.finish(True)
+        row.extendleft(reversed(before))
         if not row:
             del self._rows[slaves]
 
