@@ -85,6 +85,7 @@ def test_replication_is_shown() -> None:
         "haState": "READY: cannot reach 10.0.0.1:10912, next try in 5 s",
         "haTransfer": "0 B/s, 0 reconnects",
         "haLag": "4096 bytes",
+        "haTables": "7 of 7 copied, the oldest 3.2 s ago",
     }
     with broker(answer_of({**SERVING, **told})):
         result = run("status", "--broker", ADDRESS)
@@ -96,6 +97,7 @@ def test_replication_is_shown() -> None:
         ("replication", "haState"),
         ("transfer", "haTransfer"),
         ("lag", "haLag"),
+        ("tables", "haTables"),
     ):
         assert [name, told[key]] in lines
 

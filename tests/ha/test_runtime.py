@@ -12,9 +12,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from tests.broker.support import FakePeer
 from tests.ha.slaves import Master, master
+from trio_mq.broker.follow import ItemState, ItemView
 from trio_mq.config.ha import BrokerRole, HASettings
 from trio_mq.ha.replica import ReplicaView
-from trio_mq.ha.runtime import SHOWN, HARuntime, SlaveSide
+from trio_mq.ha.runtime import SHOWN, HARuntime, SlaveSide, tables_text
 from trio_mq.ha.states import LinkState
 from trio_mq.net.requests import Call, Reply, RequestTable
 from trio_mq.protocol import bodies, headers
@@ -309,6 +310,22 @@ async def test_a_suspended_slave_says_why(autojump_clock) -> None:
         rows = Asked(m, view=attrs.evolve(view, master=None, reason="")).runtime.rows()
         assert (rows["haMaster"], rows["haState"]) == ("not known yet", "SUSPEND")
         assert "haLag" not in rows
+
+
+def test_tables_that_do_not_follow_are_named() -> None:
+    def table(name: str, state: ItemState, age_s: float | None, error: str = "") -> ItemView:
+        return ItemView(name, state, age_s, 1, 0, 0, error)
+
+    good = [
+        table("topics", ItemState.GOOD, 0.5, "was refused once"),
+        table("delays", ItemState.WAITING, 12.34),
+    ]
+    assert tables_text(good) == "2 of 2 copied, the oldest 12.3 s ago"
+    wrong = [table("modes", ItemState.NEW, None), table("groups", ItemState.FAILING, 3.0, "no")]
+    assert tables_text([*good, *wrong]) == (
+        "2 of 4 copied, the oldest 12.3 s ago; modes not copied yet; groups cannot be copied (no)"
+    )
+    assert tables_text(wrong[:1]) == "0 of 1 copied; modes not copied yet"
 
 
 async def test_slaves_of_a_slave_are_shown_too(autojump_clock) -> None:

@@ -167,6 +167,8 @@ class Follower:
         self._connect = connect
         self._own = own
         self._address: Address | None = None
+        #: Where the master's log ended when it was asked last; None while there is no master.
+        self.master_log_end: int | None = None
         self._changed = trio.Event()
         self._items = self._made_items()
         self._told = ""
@@ -190,6 +192,7 @@ class Follower:
         if address != self._address:
             log.info("tables follow the master at %s, before: %s", address, self._address)
             self._address = address
+            self.master_log_end = None
             self._changed.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -244,6 +247,7 @@ class Follower:
             if not item.progress:
                 await self._take(item, answer)
                 return
+            self.master_log_end = log_end
             item.wait_with(answer)
             if self._kept.value < log_end:
                 item.state = ItemState.WAITING

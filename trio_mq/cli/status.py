@@ -37,6 +37,7 @@ _ROWS: Final = (
     ("replication", "haState"),
     ("transfer", "haTransfer"),
     ("lag", "haLag"),
+    ("tables", "haTables"),
     ("log begins at", "commitLogMinOffset"),
     ("log ends at", "commitLogMaxOffset"),
     ("disk in use", "commitLogDiskRatio"),

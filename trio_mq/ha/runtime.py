@@ -11,11 +11,12 @@ Where that differs from Apache: a difference is never negative, and slaves that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import attrs
 
+from trio_mq.broker.follow import ItemState, ItemView
 from trio_mq.clock import Clock
 from trio_mq.config.ha import HASettings
 from trio_mq.ha.primary import Primary, SlaveView
@@ -90,8 +91,10 @@ class SlaveSide:
     view: Callable[[], Copying]
     #: The master's address for slaves and, if it was told, the one for clients are these now.
     adopt: Callable[[str, str | None], None]
-    #: Where the master's log ends, as far as somebody has asked it.
+    #: Where the master's log ended when it was asked last; None if it cannot be asked.
     master_end: Callable[[], int | None] = lambda: None
+    #: How it goes with the tables that follow the master's.
+    tables: Callable[[], Sequence[ItemView]] = tuple
 
 
 class HARuntime:
@@ -210,6 +213,9 @@ class HARuntime:
             told["haTransfer"] += f", heard from {view.read_age_s:.1f} s ago"
         if end is not None:
             told["haLag"] = f"{max(0, end - view.max_offset)} bytes"
+        tables = slave.tables()
+        if tables:
+            told["haTables"] = tables_text(tables)
         return told
 
 
@@ -235,3 +241,16 @@ def slaves_text(slaves: tuple[SlaveView, ...]) -> str:
     more = f"; and {len(slaves) - SHOWN} more" if len(slaves) > SHOWN else ""
     in_sync = sum(slave.in_sync for slave in slaves)
     return f"{len(connected)} connected, {in_sync} in sync: {shown}{more}"
+
+
+def tables_text(tables: Sequence[ItemView]) -> str:
+    """How many follow, how old the oldest copy is, and what is wrong with the others."""
+    good = [table for table in tables if table.state in (ItemState.GOOD, ItemState.WAITING)]
+    ages_s = [table.age_s for table in tables if table.age_s is not None]
+    oldest = f", the oldest {max(ages_s):.1f} s ago" if ages_s else ""
+    wrong = [
+        f"{table.name} {table.state.value}" + (f" ({table.last_error})" if table.last_error else "")
+        for table in tables
+        if table not in good
+    ]
+    return "; ".join([f"{len(good)} of {len(tables)} copied{oldest}", *wrong])

@@ -81,7 +81,14 @@ class Replication:
     def runtime(self, clock: Clock, *, address: str, ha_address: str) -> HARuntime:
         """What answers others about replication; the addresses are what they are told of this broker."""
         replica = self.replica
-        slave = None if replica is None else SlaveSide(lambda: replica.view, self._adopt)
+        slave = None
+        if replica is not None:
+            slave = SlaveSide(
+                lambda: replica.view,
+                self._adopt,
+                lambda: None if self.tables is None else self.tables.master_log_end,
+                lambda: () if self.tables is None else self.tables.views,
+            )
         return HARuntime(
             self._settings,
             self._store,
