@@ -21,7 +21,7 @@ from trio_mq import Message, Producer
 from trio_mq.client.messages import SendStatus
 from trio_mq.config import BrokerRole
 from trio_mq.config.store import FlushDiskType
-from trio_mq.errors import StoreFull, TrioMQError
+from trio_mq.errors import ConfigError, StoreFull, TrioMQError
 from trio_mq.protocol.message import parse_offset_message_id
 from trio_mq.testing.cluster import BrokerNode, SimulatedCluster
 
@@ -253,14 +253,16 @@ class Play:
                 await self._names_away(event.lasting_s)
 
     async def _end(self, node: BrokerNode, event: Event) -> None:
-        self.watch.down(node, lossy=event.kind is Kind.CRASH)
         if event.kind is Kind.RESTART:
             async with self._starting[node]:
                 await node.stop()
-        elif event.kind is Kind.KILL:
-            await node.kill()
+                self.watch.down(node)
         else:
-            await node.crash(event.number, keep=event.how)
+            self.watch.down(node, lossy=event.kind is Kind.CRASH)
+            if event.kind is Kind.KILL:
+                await node.kill()
+            else:
+                await node.crash(event.number, keep=event.how)
         await trio.sleep(event.lasting_s / 4)
         await self._start(node)
 
@@ -269,7 +271,7 @@ class Play:
             while not node.running:
                 try:
                     await node.start()
-                except* StoreFull:  # whoever runs it tries again
+                except* (StoreFull, ConfigError):  # the disk is full; whoever runs it tries again
                     await trio.sleep(START_AGAIN_S)
 
     async def _names_away(self, lasting_s: float) -> None:

@@ -7,6 +7,9 @@ last one had begins another history, and a slave has to have the beginning of on
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import attrs
 import trio
 
@@ -16,6 +19,22 @@ from trio_mq.store.store import Store
 from trio_mq.system import Inside
 from trio_mq.tasks import Watermark
 from trio_mq.testing.nodes import BrokerNode
+
+
+#: A record is not longer than that.
+MOST_RECORD_BYTES: Final = 4000
+
+
+def _after(store: Store, look: Callable[[], None]) -> None:
+    """Look each time that a log has grown, before anybody else does anything about it."""
+    grown = store.grown
+
+    def looking() -> None:
+        look()
+        if grown is not None:
+            grown()
+
+    store.grown = looking
 
 
 def log_bytes(store: Store, begin: int, end: int) -> bytes:
@@ -73,7 +92,8 @@ class Master:
     def begin(self, store: Store) -> None:
         """A life begins, with less than there was if what was not synced is gone."""
         has, end = self.log, store.log.written
-        found = log_bytes(store, 0, end)
+        expired = store.log.start  # a disk that is full makes the oldest files go
+        found = bytes(has[:expired]) + log_bytes(store, expired, end)
         same = min(end, len(has))
         if not self.is_lossy:
             assert found == has[:end], "what a kill or a clean stop left is not what there was"
@@ -99,6 +119,8 @@ class Slave:
         self.node = node
         self.start = 0
         self.has = bytearray()
+        #: While its process lives.
+        self.store: Store | None = None
         #: How much of its log was found to be that of each history, and where it differs.
         self._same: dict[int, int] = {}
         #: Highest log end that it ever really had, as it reports it.
@@ -177,10 +199,6 @@ class Slave:
         return at >= 0 and self.has[at : at + len(record)] == record
 
 
-#: A record is not longer than that.
-MOST_RECORD_BYTES = 4000
-
-
 @attrs.define(eq=False)
 class Watch:
     """All of a run."""
@@ -200,16 +218,22 @@ class Watch:
             slave.node.opened = lambda inside, slave=slave: self._slave_opened(slave, inside)
 
     def _master_opened(self, inside: Inside) -> None:
-        self.master.begin(inside.store)
+        store = inside.store
+        self.master.begin(store)
         inside.replication.primary.pushed = Pushed(self)
+        _after(store, lambda: self.master.look(store))
 
     def _slave_opened(self, slave: Slave, inside: Inside) -> None:
         self.starts_s.append(trio.current_time())
-        slave.begin(inside.store)
+        store = slave.store = inside.store
+        slave.begin(store)
+        _after(store, lambda: slave.look(store, self.master, may_cut=self.may_cut))
 
     def pushed(self, to: int) -> None:
         """The master believes that a slave has all before `to`."""
-        self.look()
+        for slave in self.slaves:
+            if slave.store is not None:
+                slave.best = max(slave.best, slave.store.confirmed)
         best = max(slave.best for slave in self.slaves)
         assert to <= best, (
             f"the master takes {to} for acknowledged; no slave ever had more than {best}"
@@ -217,17 +241,17 @@ class Watch:
 
     def look(self) -> None:
         """See to all brokers that run."""
-        inside = running(self.master.node)
-        if inside is not None:
-            self.master.look(inside.store)
         for slave in self.slaves:
             inside = running(slave.node)
             if inside is not None:
                 slave.look(inside.store, self.master, may_cut=self.may_cut)
 
-    def down(self, node: BrokerNode, *, lossy: bool) -> None:
-        """A machine is about to go down; `lossy` by a power cut."""
+    def down(self, node: BrokerNode, *, lossy: bool = False) -> None:
+        """A machine goes down now, or has gone; `lossy` by a power cut."""
         self.look()
+        for slave in self.slaves:
+            if slave.node is node and slave.store is not None:
+                slave.best, slave.store = max(slave.best, slave.store.confirmed), None
         is_sync = node.settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
         for side in (self.master, *self.slaves):
             if side.node is node and lossy and not is_sync:
@@ -249,7 +273,8 @@ class Watch:
             if not self.master.is_lossy:
                 assert self.master.log[one.begin : one.end] == one.record, f"lost: {one.body!r}"
             for slave in self.slaves:
-                if slave.node.host in one.slaves and not slave.is_lossy and not self.may_cut:
+                is_sure = slave.node.host in one.slaves and not slave.is_lossy
+                if is_sure and not self.may_cut and one.begin >= slave.start:
                     there = slave.has_record(one.begin, one.record)
                     assert there, f"{slave.node} has lost {one.body[:20]!r} at {one.begin}"
 
@@ -278,9 +303,12 @@ def _slave_disagrees(watch: Watch, slave: Slave, master: Inside, inside: Inside)
     replica = inside.replication.replica
     assert replica is not None, "a slave has its replica"
     state, end = replica.state, master.store.log.written
+    is_stopped = state.state is LinkState.SUSPEND and bool(replica.view.last_error)
+    if slave.has and slave.end < master.store.log.start and is_stopped:
+        return None  # what it lacks has expired; that is visible
     if slave.has and not slave.follows(watch.master.log):
-        if not watch.may_cut and state.state is LinkState.SUSPEND and replica.view.last_error:
-            return None  # stopped on purpose, and visible
+        if not watch.may_cut and is_stopped:
+            return None
         return f"its log is not the master's, and the link is {state.state.name}: {state.reason}"
     if slave.end != end:
         return f"its log ends at {slave.end}, the master's at {end}; {state.state.name}, {state.reason}"
