@@ -20,7 +20,6 @@ from trio_mq.system import Inside
 from trio_mq.tasks import Watermark
 from trio_mq.testing.nodes import BrokerNode
 
-
 #: A record is not longer than that.
 MOST_RECORD_BYTES: Final = 4000
 
