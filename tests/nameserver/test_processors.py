@@ -241,6 +241,24 @@ def test_min_broker_id_notice_after_a_close_and_an_unregistration():
     assert offline == [A, None, A]
 
 
+def test_all_that_are_left_hear_of_a_lost_smallest_id_and_the_others_of_a_smaller_one():
+    server = Server(notify_min_broker_id_changed=True)
+    peers = {number: server.register(f"10.0.0.{number}:10911", number)[1] for number in (3, 1, 2)}
+    told = {number: [n.ext for n in notices(peer)[1:]] for number, peer in peers.items()}
+    assert [len(told[number]) for number in (3, 1, 2)] == [1, 0, 0], "1 came after 3; 2 is not it"
+    server.server.disconnected(peers[1])
+    for number in (2, 3):
+        (notice,) = [n.ext for n in notices(peers[number])[-1:]]
+        assert notice == {
+            "minBrokerId": "2",
+            "brokerName": "b-a",
+            "minBrokerAddr": "10.0.0.2:10911",
+            "offlineBrokerAddr": "10.0.0.1:10911",
+        }
+    server.server.disconnected(peers[3])
+    assert len(notices(peers[2])) <= 2, "a larger id that goes is no news"
+
+
 # --- routes
 
 
