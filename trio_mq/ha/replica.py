@@ -234,8 +234,10 @@ class Replica:
         if end.kind is EndKind.CHECKABLE:
             self.state.move(LinkState.READY, end.reason)
             return 0.0
+        self.state.move(LinkState.READY, end.kind.value)
         pause_s = 0.0 if end.kind is EndKind.SILENT else RECONNECT_S
-        text = f"connection to the master {address}: {end.reason}"
+        soon = f"next try in {pause_s:g} s" if pause_s else "it is called again at once"
+        text = f"connection to the master {address}: {end.reason}; {soon}"
         if end.kind is EndKind.MISMATCH:
             self._complain(text, error_after=MISMATCHES, at_once=MISMATCHES)
         else:
