@@ -15,12 +15,12 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from trio_mq.protocol.layout import BLANK_MAGIC
-from trio_mq.protocol.verdict import Blank, Damaged, Torn, Whole
+from trio_mq.protocol.verdict import Damaged, Torn, Verdict
 from trio_mq.recovery.feed import Feed
 from trio_mq.recovery.iterators import (
     HEAD_BYTES,
@@ -29,10 +29,12 @@ from trio_mq.recovery.iterators import (
     claimed_size,
     column_scan,
 )
-from trio_mq.recovery.lots import Lot
 from trio_mq.recovery.survey import next_whole
 from trio_mq.store.segments import ColdData
 from trio_mq.store.store import Store
+
+if TYPE_CHECKING:
+    from trio_mq.recovery.bulk import Batch, BulkReplay
 
 log = logging.getLogger("trio_mq.ha")
 
@@ -41,7 +43,11 @@ STEP_S: Final = 0.004
 #: Bytes of the log that are looked at in one go, record by record.
 WINDOW_BYTES: Final = 32 * 1024
 #: With this much to do, many records are taken over at once, where numpy is installed.
-BULK_BYTES: Final = 256 * 1024
+BULK_BYTES: Final = 128 * 1024
+#: Bytes that a worker thread prepares then; what is left for the loop takes it some milliseconds.
+BATCH_BYTES: Final = 1024 * 1024
+#: Fewer records at once are not worth it.
+BATCH_LEAST: Final = 64
 #: With this much to do for the first time, numpy is imported: that takes a moment, and memory.
 BULK_FROM_BYTES: Final = 4 * 1024 * 1024
 #: Records that wait for the index; with more, the index has its turn first.
@@ -75,6 +81,8 @@ class Takeover:
             *(store.log, store.queues, store.dispatcher, settings.delay_levels_ms), trusted=True
         )
         self._bulk_wanted = True
+        #: Records before are taken over one by one: something about them is unusual.
+        self._singly_to = 0
         #: With this much to do, many records are taken over at once, where numpy is installed.
         self.bulk_bytes = BULK_BYTES
         self._notes = 0
@@ -93,7 +101,7 @@ class Takeover:
     def rewind(self, offset: int) -> None:
         """The log was cut back: go on from there, if more was taken over."""
         self.at = min(self.at, offset)
-        self._needs, self._damaged_at = 0, None
+        self._needs, self._singly_to, self._damaged_at = 0, 0, None
         self._feed.forget_lanes()
         self.more.set()
 
@@ -128,48 +136,106 @@ class Takeover:
         limit = self._store.confirmed
         if limit <= self.at or limit < self._needs:
             return False
+        if not self._log.segments.has(self.at):
+            self._pass_over_expired(limit)
+            return True
         if self._bulk_wanted and limit - self.at >= BULK_FROM_BYTES:
             self._bulk_wanted = False
             await self._log.disk.run(self.load_bulk)
+        many = limit - self.at >= self.bulk_bytes and self.at >= self._singly_to
         try:
-            self._step(limit)
+            if self._feed.bulk is not None and many:
+                await self._take_many(self._feed.bulk, limit)
+            else:
+                self._step(limit)
         except ColdData as cold:
             await self._log.disk.run(cold.warm)
         return True
+
+    def _pass_over_expired(self, limit: int) -> None:
+        """Segments that had to go for room, before their records were taken over."""
+        following = (start for start in self._log.segments.starts if start > self.at)
+        begin = min(following, default=limit)
+        log.error("log offsets %d to %d expired before they were dispatched", self.at, begin)
+        self.at, self._needs = begin, 0
 
     def load_bulk(self) -> None:
         """Take over many records at once from now on, where there is much to do. Blocking: imports numpy."""
         column_scan()
         self._feed.load_bulk()
 
+    # -- records ---------------------------------------------------------------------------------------------
+
     def _step(self, limit: int) -> None:
-        """Take over records for a few milliseconds, at most to the end of their segment."""
+        """Take over records one by one for a few milliseconds, at most to the end of their segment."""
         until_s = trio.current_time() + STEP_S
-        begin = self.at
-        segments = self._log.segments
-        end = segments.segment_of(begin) + segments.segment_bytes
 
         def read(size: int, offset: int) -> bytes:
             return self._log.read(min(size, limit - offset), offset)
 
+        end = self._segment_end()
         found = BatchMessageIterator(
-            read,
-            begin,
-            end,
+            *(read, self.at, end),
             check_crc=self._check_crc,
             window_bytes=WINDOW_BYTES,
-            columns=self._feed.bulk is not None and limit - begin >= self.bulk_bytes,
+            columns=False,
         )
         for lot in found:
-            self._take(lot)
+            self._feed.take([lot], fill_gaps=True)
+            self._taken(lot.end)
             if trio.current_time() >= until_s:
                 return
         self._stopped(found.verdict, limit, end)
 
-    def _take(self, lot: Lot) -> None:
+    def _segment_end(self) -> int:
+        segments = self._log.segments
+        return segments.segment_of(self.at) + segments.segment_bytes
+
+    async def _take_many(self, bulk: BulkReplay, limit: int) -> None:
+        """Take over a lot of records: a worker thread reads, checks and hashes them, the loop does the rest."""
+        end = self._segment_end()
+        look = partial(self._look, bulk, self.at, min(limit, end), end)
+        try:
+            batches, verdict = await self._log.disk.run(look)
+        except FileNotFoundError:
+            return  # expired meanwhile
+        for records_end, batch in batches:
+            if batch is None or not bulk.commit(batch):
+                self._singly_to = records_end
+                return
+            self._taken(records_end)
+            await trio.lowlevel.checkpoint()
+        if verdict is not None:
+            self._stopped(verdict, limit, end)
+
+    def _look(
+        self, bulk: BulkReplay, begin: int, limit: int, end: int
+    ) -> tuple[list[tuple[int, Batch | None]], Verdict | None]:
+        """Prepare what lies between two offsets, to a limit: where each batch ends, None for one that is unusual.
+
+        And what ends the records, unless there are more. Blocking.
+        """
+        with self._log.segments.read_apart() as segments:
+
+            def read(size: int, offset: int) -> bytes:
+                return segments.read(max(0, min(size, limit - offset)), offset)
+
+            found = BatchMessageIterator(
+                read, begin, end, check_crc=self._check_crc, window_bytes=BATCH_BYTES // 4
+            )
+            batches: list[tuple[int, Batch | None]] = []
+            for lot in found:
+                usual = isinstance(lot, bulk.accepts) and lot.count >= BATCH_LEAST
+                batch = bulk.prepare([lot]) if usual else None
+                batches.append((lot.end, batch))
+                if batch is None or lot.end - begin >= BATCH_BYTES // 2:
+                    return batches, None
+            return batches, found.verdict
+
+    def _taken(self, end: int) -> None:
+        """Records before an offset are taken over."""
         dispatcher = self._dispatcher
-        self._feed.take([lot], fill_gaps=True)
-        self.at = lot.end
+        self.at = end
         self._store.flusher.newest_ms = dispatcher.newest_ms
         while dispatcher.index_backlog > INDEX_BACKLOG and dispatcher.index_chunk():
             pass
@@ -177,9 +243,7 @@ class Takeover:
             log.warning("%s", text)
         self._notes = len(self._feed.notes)
 
-    def _stopped(
-        self, verdict: Whole | Blank | Torn | Damaged | None, limit: int, end: int
-    ) -> None:
+    def _stopped(self, verdict: Verdict | None, limit: int, end: int) -> None:
         """What lies at :attr:`at` is no whole record: say what has to come before it is looked at again."""
         at, there = self.at, min(limit, end) - self.at
         if not there:

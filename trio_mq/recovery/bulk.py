@@ -45,6 +45,16 @@ class _Run:
     first_new: int
 
 
+@attrs.frozen(eq=False)
+class Batch:
+    """Records on their way: heads, numbers of their topics, their entries; and all their keys, if any are wanted."""
+
+    heads: NDArray[np.void]
+    topics: Longs
+    entries: NDArray[np.void]
+    keys: BulkKeys | None
+
+
 class BulkReplay:
     """Feeds queues and index from columns. `trusted` as in :class:`trio_mq.recovery.feed.Feed`."""
 
@@ -67,20 +77,26 @@ class BulkReplay:
 
     def apply(self, lots: Sequence[Lot]) -> bool:
         """Take over all records of some lots; False when they are not of the usual kind, and nothing was done."""
+        batch = self.prepare(lots)
+        return batch is not None and self.commit(batch)
+
+    def prepare(self, lots: Sequence[Lot]) -> Batch | None:
+        """The larger part of the work, which changes nothing; None for records that are not of the usual kind.
+
+        A worker thread may do that, one at a time.
+        """
         columns = [lot for lot in lots if isinstance(lot, ColumnLot)]
         heads = np.concatenate([lot.heads for lot in columns])
         if ((heads["sys_flag"] & _PREPARED) != 0).any():  # also of a rollback
-            return False
+            return None
         if self._dispatcher.further is not None:  # a record may be in several queues
             windows = {id(lot.window): lot.window for lot in columns}
             if any(MARK in window for window in windows.values()):
-                return False
+                return None
         topics = self._numbered([topic for lot in columns for topic in lot.topics()])
-        runs = self._runs(heads, topics)
-        if runs is None:
-            return False
         texts = [data for lot in columns for data in lot.properties()]
-        spans = find(texts, tags_only=not self._wants_keys(heads))
+        wants_keys = self._wants_keys(heads)
+        spans = find(texts, tags_only=not wants_keys)
         entries = np.empty(len(heads), _ENTRY)
         entries["log_offset"] = heads["log_offset"]
         entries["size"] = heads["size"]
@@ -89,16 +105,21 @@ class BulkReplay:
             entries["tags_code"] = [tags_code_of(found) if found else 0 for found in tags]
         else:
             entries["tags_code"] = spans.tags_codes()
-        if not all(self._agrees(run, heads, entries) for run in runs):
+        keys = self._keys(heads, topics, texts, spans) if wants_keys else None
+        return Batch(heads, topics, entries, keys)
+
+    def commit(self, batch: Batch) -> bool:
+        """Give queues and index what was prepared; False when a queue needs a closer look, and nothing was done."""
+        runs = self._runs(batch.heads, batch.topics)
+        if runs is None or not all(self._agrees(run, batch.heads, batch.entries) for run in runs):
             return False
-        wants_keys = self._wants_keys(heads)
-        if wants_keys and not self._drained():
+        if batch.keys is not None and not self._drained():
             return False
         for run in runs:
-            self._append(run, entries)
-        if wants_keys:
-            self._insert(heads, topics, texts, spans)
-        self._after(heads)
+            self._append(run, batch.entries)
+        if batch.keys is not None:
+            self._insert(batch.keys, _end(batch.heads))
+        self._after(batch.heads)
         return True
 
     def _drained(self) -> bool:
@@ -189,39 +210,30 @@ class BulkReplay:
             dispatcher.write_tails()
             self._unwritten = 0
 
-    def _insert(
+    def _insert(self, keys: BulkKeys, end: int) -> None:
+        """Put those keys into the index that it does not have."""
+        index = self._dispatcher.index
+        first = int(np.searchsorted(keys.log_offsets, index.indexed_to))
+        if first:
+            keys = BulkKeys(keys.hashes[first:], keys.log_offsets[first:], keys.times_ms[first:])
+        self._dispatcher.insert_keys(keys, max(index.indexed_to, end))
+
+    def _keys(
         self,
         heads: NDArray[np.void],
         topics: Longs,
         texts: Sequence[bytes],
         spans: KeySpans | None,
-    ) -> None:
-        """Put the keys into the index of those records that it does not know."""
-        index = self._dispatcher.index
+    ) -> BulkKeys:
+        """The keys of some records."""
         offsets = heads["log_offset"].astype(np.int64)
-        first = int(np.searchsorted(offsets, index.indexed_to))
-        if first == len(offsets):
-            return
         times_ms = heads["store_ms"].astype(np.int64)
         if spans is None:
-            keys = self._hasher.keys_of(
-                [self._topics[number] for number in topics[first:].tolist()],
-                [key_texts(data) for data in texts[first:]],
-                offsets[first:],
-                times_ms[first:],
-            )
-        else:
-            keys = self._keys(spans, topics, offsets, times_ms, first)
-        self._dispatcher.insert_keys(keys, max(index.indexed_to, _end(heads)))
-
-    def _keys(
-        self, spans: KeySpans, topics: Longs, offsets: Longs, times_ms: Longs, first: int
-    ) -> BulkKeys:
+            names = [self._topics[number] for number in topics.tolist()]
+            return self._hasher.keys_of(names, map(key_texts, texts), offsets, times_ms)
         of_topics = np.array(self._topic_hashes, np.uint32)[topics]
         hashes, counts = spans.index_hashes(of_topics)
-        offsets, times_ms = np.repeat(offsets, counts), np.repeat(times_ms, counts)
-        known = int(counts[:first].sum())
-        return BulkKeys(hashes[known:], offsets[known:], times_ms[known:])
+        return BulkKeys(hashes, np.repeat(offsets, counts), np.repeat(times_ms, counts))
 
 
 def _end(heads: NDArray[np.void]) -> int:
