@@ -80,6 +80,8 @@ class Master:
     def __init__(self, node: BrokerNode) -> None:
         self.node = node
         self.is_lossy = False
+        #: While its process lives.
+        self.store: Store | None = None
         #: What each history had at most; all begin at offset 0.
         self.histories: list[bytearray] = [bytearray()]
 
@@ -103,8 +105,11 @@ class Master:
         if found[:same] != has[:same] or end != len(has):
             self.histories.append(bytearray(found))
 
-    def look(self, store: Store) -> None:
+    def look(self) -> None:
         """Take over what has come."""
+        store = self.store
+        if store is None:
+            return
         has, end = self.log, store.log.written
         assert end >= len(has), f"the master's log went back from {len(has)} to {end} while it ran"
         if end > len(has):
@@ -217,16 +222,20 @@ class Watch:
             slave.node.opened = lambda inside, slave=slave: self._slave_opened(slave, inside)
 
     def _master_opened(self, inside: Inside) -> None:
-        store = inside.store
+        store = self.master.store = inside.store
         self.master.begin(store)
         inside.replication.primary.pushed = Pushed(self)
-        _after(store, lambda: self.master.look(store))
+        _after(store, self.master.look)
 
     def _slave_opened(self, slave: Slave, inside: Inside) -> None:
         self.starts_s.append(trio.current_time())
         store = slave.store = inside.store
         slave.begin(store)
-        _after(store, lambda: slave.look(store, self.master, may_cut=self.may_cut))
+        _after(store, lambda: self._look_at(slave, store))
+
+    def _look_at(self, slave: Slave, store: Store) -> None:
+        self.master.look()  # the blank at the end of a file comes without a message
+        slave.look(store, self.master, may_cut=self.may_cut)
 
     def pushed(self, to: int) -> None:
         """The master believes that a slave has all before `to`."""
@@ -243,11 +252,13 @@ class Watch:
         for slave in self.slaves:
             inside = running(slave.node)
             if inside is not None:
-                slave.look(inside.store, self.master, may_cut=self.may_cut)
+                self._look_at(slave, inside.store)
 
     def down(self, node: BrokerNode, *, lossy: bool = False) -> None:
         """A machine goes down now, or has gone; `lossy` by a power cut."""
         self.look()
+        if node is self.master.node:
+            self.master.store = None
         for slave in self.slaves:
             if slave.node is node and slave.store is not None:
                 slave.best, slave.store = max(slave.best, slave.store.confirmed), None
@@ -259,6 +270,7 @@ class Watch:
     def stored(self, body: bytes, begin: int) -> None:
         """A sender was told that its message is as safe as the settings ask."""
         self.look()
+        self.master.look()
         size = int.from_bytes(self.master.log[begin : begin + 4], "big")
         record = bytes(self.master.log[begin : begin + size])
         assert body in record, f"a send was told the place {begin}, where it is not"
