@@ -127,6 +127,24 @@ async def test_slave_tells_where_groups_and_queues_are(autojump_clock):
         assert headers.decode(headers.QueryConsumerOffsetReply, told.ext).offset == 2
 
 
+async def test_slave_shares_out_queues_and_shows_its_tables(autojump_clock):
+    async with group(ha=HASettings()) as it:
+        _, slave = it.nodes
+        await trio.sleep(FOLLOWED_S)
+        asked = bodies.QueryAssignmentBody(
+            "T", "G", "me", "AVG", message_model=bodies.MessageModel.BROADCASTING
+        )
+        reply = await it.ask(slave, RequestCode.QUERY_ASSIGNMENT, body=bodies.encode(asked))
+        found = bodies.decode(bodies.QueryAssignmentReplyBody, reply.body).message_queue_assignments
+        assert [(one.message_queue.topic, one.message_queue.queue_id) for one in found] == [
+            ("T", 0)
+        ]
+        for code in (28, 43, 45, 60, 61, 402, 907):
+            reply = await it.ask(slave, code)
+            assert (code, reply.code) == (code, 0), reply.remark
+            assert reply.body
+
+
 async def test_slave_delivers_nothing_that_waits_not_even_while_it_acts(autojump_clock):
     async with group() as it:
         master, slave = it.nodes

@@ -339,6 +339,8 @@ class Broker:
             await nursery.start(self.saver.run)
             if self.role.puts:
                 await self._start_putting(nursery)
+            else:  # consumers whose queues are assigned ask any broker, and read slaves
+                await nursery.start(self.pops.routes.run)
             nursery.start_soon(self.filters.prepare, self.store.parts.disk)
             await nursery.start(scheduler.run)
             task_status.started()
