@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from tests.broker.support import NOW, send
-from trio_mq.config.ha import HASettings
+from trio_mq.config.ha import BrokerRole, HASettings
 from trio_mq.net.dial import open_pool
 from trio_mq.protocol import bodies, command, headers
 from trio_mq.protocol.codes import RequestCode, ResponseCode
@@ -201,3 +201,23 @@ async def test_master_that_name_servers_lost_is_gone_for_readers_until_it_is_bac
         await trio.sleep(20)
         assert await it.route() == ({0: str(master.address), 1: str(slave.address)}, 6)
         assert (await it.pull(slave)).code == ResponseCode.SYSTEM_BUSY
+
+
+async def test_sends_know_how_many_brokers_live(autojump_clock):
+    """With `minInSyncReplicas` 2, a master whose slave went is told so by name servers, and takes no more."""
+    ha = attrs.evolve(
+        ACTING, role=BrokerRole.SYNC_MASTER, in_sync_replicas=2, min_in_sync_replicas=2,
+        enable_auto_in_sync_replicas=True,
+    )  # fmt: skip
+    async with group(ha=ha) as it:
+        master, slave = it.nodes
+        await trio.sleep(FOLLOWED_S)
+        assert (await it.send(master, b"0")).code == ResponseCode.SUCCESS
+        await slave.stop()
+        await trio.sleep(2)
+        reply = await it.send(master, b"1")
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert await it.max_offset(master) == 1
+        await slave.start()
+        await trio.sleep(FOLLOWED_S)
+        assert (await it.send(master, b"2")).code == ResponseCode.SUCCESS
