@@ -11,7 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from tests.ha.slaves import SEGMENT_BYTES, master
-from trio_mq.ha.slavelink import SEND_BYTES, Bell, pieces
+from trio_mq.ha.slavelink import SEND_BYTES, Bell, SlaveAhead, pieces
 from trio_mq.protocol.replication import PieceReader
 from trio_mq.testing.disk import MemoryDisk
 
@@ -326,6 +326,23 @@ async def test_a_slave_in_controller_mode_is_told_apart(autojump_clock, caplog) 
         await slave.stream.send_all(bytes.fromhex("00000001 0000 0000 0000000000000001"))
         await slave.until(lambda: slave.closed_s is not None)
         assert "AutoSwitchHA" in caplog.text
+
+
+def test_a_large_log_may_well_be_ahead() -> None:
+    assert "AutoSwitchHA" in str(SlaveAhead(1 << 32, 5000))
+    assert "AutoSwitchHA" not in str(SlaveAhead((1 << 32) + 5, 1 << 32))
+    assert "AutoSwitchHA" not in str(SlaveAhead(6000, 5000))
+
+
+async def test_nothing_to_send_is_no_lack_of_progress(autojump_clock) -> None:
+    async with master(send_heartbeat_interval_ms=60_000) as m:
+        m.put()
+        slave = await m.connect(report=1)
+        for _ in range(5):
+            await trio.sleep(10)
+            await slave.report(1)
+        assert slave.closed_s is None
+        assert slave.heartbeats == []
 
 
 async def test_a_log_that_is_cut_ends_the_connections_beyond(autojump_clock, caplog) -> None:
