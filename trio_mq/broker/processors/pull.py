@@ -115,7 +115,10 @@ class Puller:
         self._groups = groups
         self._offsets = offsets
         self._members = members
-        self._role = role or Role()
+        self._role = role = role or Role()
+        #: On an ordinary master nobody is asked where a reader may go.
+        self._is_slave = role.is_slave
+        self._suggests = role.is_slave or role.ha.slave_read_enable
         self._holds = holds
         self._filters = filters
         self._settings = settings
@@ -165,7 +168,8 @@ class Puller:
             count = min(request.max_msg_nums, self._max_count)
             wanted = allowed.filter
             found = self._store.reader.messages(queue, offset, count, wanted.codes, wanted.accepts)
-            found.next_offset = self._role.corrected(found, offset)
+            if self._is_slave:
+                found.next_offset = self._role.corrected(found, offset)
             if again is not None and request.sys_flag & _COMMIT:
                 self._offsets.commit(group, topic, queue_id, request.commit_offset)
         self._offsets.pulled(group, topic, queue_id, found.next_offset)
@@ -184,7 +188,7 @@ class Puller:
         ):
             return None
         header = PullMessageReply(
-            suggest_which_broker_id=self._role.suggest(allowed.group, lags=found.lags),
+            suggest_which_broker_id=self._next_broker(allowed, found),
             next_begin_offset=found.next_offset,
             min_offset=found.min_offset,
             max_offset=found.max_offset,
@@ -202,12 +206,15 @@ class Puller:
             found.max_offset,
             found.min_offset,
             found.next_offset,
-            self._role.suggest(allowed.group, lags=found.lags),
+            self._next_broker(allowed, found),
             allowed.topic.topic_sys_flag,
             opaque,
         )
         data = found.data
         return _LENGTHS.pack(4 + len(header) + len(data), len(header)) + header + data
+
+    def _next_broker(self, allowed: _Allowed, found: Messages) -> int:
+        return self._role.suggest(allowed.group, lags=found.lags) if self._suggests else 0
 
     def _hold(
         self,
@@ -231,9 +238,10 @@ class Puller:
     def _check(self, request: PullRequest) -> _Allowed:
         """Apache's checks in Apache's order."""
         settings = self._settings
-        refused = self._role.refusal(RequestCode.PULL_MESSAGE)
-        if refused is not None:
-            raise refused
+        if self._is_slave:
+            refused = self._role.refusal(RequestCode.PULL_MESSAGE)
+            if refused is not None:
+                raise refused
         if not settings.broker_permission & Perm.READ:
             raise PullRefused(
                 ResponseCode.NO_PERMISSION,
