@@ -68,6 +68,13 @@ class TimerMetrics:
             del self._changed_ms[topic]
             self._revision += 1
 
+    def count_anew(self) -> None:
+        """All messages that wait are taken, and counted, again."""
+        self._counts.clear()
+        self._changed_ms.clear()
+        self._changes += 1
+        self._revision += 1
+
     # -- the master's counts, and the file timermetrics
 
     def take_over(self, value: Any) -> bool:

@@ -45,6 +45,7 @@ class TimerSaver:
         self._disk = store.parts.disk
         self._state = state
         self._settings = settings
+        self._metrics = metrics
         directory = f"{settings.path}/config"
         self._unloaded = StateFile(self._disk, directory, METRICS, metrics, clock)
         self._metrics_file: LoadedStateFile[TimerMetrics] | None = None
@@ -55,6 +56,8 @@ class TimerSaver:
         """Read what is there, and put it right."""
         self._metrics_file = await self._unloaded.load()
         await self._disk.run(partial(self._state.load, self._store.log))
+        if not self._state.waiting and self._state.queue_offset < self._state.retake_before:
+            self._metrics.count_anew()
 
     def soon(self) -> None:
         """Something has changed."""
