@@ -30,8 +30,8 @@ QUEUES: Final = 2
 HA_PORT: Final = 10912
 #: Time between two starts of a broker whose disk is full.
 START_AGAIN_S: Final = 2.0
-#: How often everything is looked at.
-LOOK_S: Final = 0.1
+#: How often everything is looked at, besides each time that a log has grown.
+LOOK_S: Final = 0.25
 #: Time that both ends have to agree once nothing goes wrong any more: a link that was cut in silence is closed after
 #: 20 s, a new one is made after 5 s at most, one that waits for a check is checked every 30 s.
 AGREE_LIMIT_S: Final = 90.0

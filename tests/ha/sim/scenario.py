@@ -114,6 +114,7 @@ def scenario(seed: int) -> Scenario:
     rng = random.Random(seed)
     slaves = rng.choice((1, 1, 1, 2))
     lasting_s = rng.uniform(8, 40)
+    producers = rng.randint(1, 3)
     ha = {
         "role": "SYNC_MASTER" if rng.random() < 0.7 else "ASYNC_MASTER",
         "in_sync_replicas": 2,
@@ -133,8 +134,8 @@ def scenario(seed: int) -> Scenario:
         slave_ha={"cut_when_ahead": rng.random() < 0.3},
         delay_s=rng.choice((0.0, 0.0, 0.001, 0.05)),
         lasting_s=lasting_s,
-        producers=rng.randint(1, 3),
-        pause_s=rng.choice((0.2, 0.5, 1.5)),
+        producers=producers,
+        pause_s=lasting_s * producers / rng.choice((20, 60, 150)),
         before=rng.choice((0, 0, 5, 40)),
         events=_events(rng, slaves, lasting_s),
     )

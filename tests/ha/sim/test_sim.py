@@ -1,0 +1,176 @@
+"""Seeded runs of replication: some here, thousands by ``python -m tests.ha.sim --runs``; and that they can fail."""
+
+import logging
+
+import pytest
+import trio
+
+from tests.ha.sim import runner
+from tests.ha.sim.scenario import Kind, scenario
+from tests.ha.sim.watch import Master, Slave
+from trio_mq.ha.copylog import LogCopy
+from trio_mq.ha.findings import Finding, Verdict
+from trio_mq.ha.primary import Primary
+from trio_mq.ha.replica import Replica
+from trio_mq.ha.slavelink import SlaveLink
+
+
+@pytest.fixture(autouse=True)
+def _silence():
+    """What brokers tell of all that goes wrong is no news here."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(before)
+
+
+@pytest.mark.parametrize("first", range(10_000, 10_030, 5))
+def test_runs(first):
+    assert runner.run_share(first, 5).failures == []
+
+
+def test_a_seed_is_a_scenario_and_all_kinds_of_events_happen():
+    assert scenario(7) == scenario(7)
+    assert str(scenario(7)) == str(scenario(7))
+    events = [event for seed in range(100) for event in scenario(seed).events]
+    assert {event.kind for event in events} == set(Kind)
+    assert any(scenario(seed).is_sync for seed in range(10))
+    assert not all(scenario(seed).is_sync for seed in range(10))
+
+
+def failures(count=60):
+    """What fails of some seeds."""
+    return runner.run_share(20_000, count).failures
+
+
+def broken(monkeypatch, name, expected):
+    """That what was broken is noticed, with the seed."""
+    del monkeypatch
+    found = failures()
+    assert found, f"nobody noticed: {name}"
+    assert all(line.startswith("python -m tests.ha.sim --seed 20") for line in found)
+    assert any(expected in line for line in found), found
+
+
+@pytest.mark.slow
+def test_a_slave_that_appends_behind_a_stale_tail_is_noticed(monkeypatch):
+    async def found(self):
+        return Finding(Verdict.UNKNOWN, "nobody looks")
+
+    monkeypatch.setattr(Replica, "_found", found)
+    monkeypatch.setattr(SlaveLink, "_refuses", lambda *_: None, raising=False)
+    broken(monkeypatch, "a check that is left out", "")
+
+
+@pytest.mark.slow
+def test_a_slave_that_reports_what_is_not_durable_is_noticed(monkeypatch):
+    grown = LogCopy._grown
+
+    def too_early(self):
+        grown(self)
+        if self._log.written > self.kept.value:
+            self.kept.advance(self._log.written)
+
+    monkeypatch.setattr(LogCopy, "_grown", too_early)
+    monkeypatch.setattr(LogCopy, "_confirmed_moved", lambda self: self._takeover.more.set())
+    broken(monkeypatch, "reports of what is written only", "takes")
+
+
+@pytest.mark.slow
+def test_a_master_that_answers_before_its_slaves_have_it_is_noticed(monkeypatch):
+    monkeypatch.setattr(Primary, "wait_for", lambda self, end, needed, done: done(True))
+    broken(monkeypatch, "answers that wait for nobody", "acknowledged at")
+
+
+@pytest.mark.slow
+def test_a_slave_that_gives_up_is_noticed(monkeypatch):
+    async def tried_once(self, address):
+        await tried(self, address)
+        await trio.sleep_forever()
+
+    tried = Replica._try
+    monkeypatch.setattr(Replica, "_try", tried_once)
+    broken(monkeypatch, "a link that is not made again", "of quiet")
+
+
+@pytest.mark.slow
+def test_a_slave_that_never_pauses_is_noticed(monkeypatch):
+    async def at_once(self, address):
+        await tried(self, address)
+        return 0.5
+
+    tried = Replica._try
+    monkeypatch.setattr(Replica, "_try", at_once)
+    broken(monkeypatch, "attempts without a pause", "attempts to connect")
+
+
+class FakeLog:
+    def __init__(self, data, start=0):
+        self.data, self.start = data, start
+
+    @property
+    def written(self):
+        return self.start + len(self.data)
+
+    def read(self, size, offset):
+        return bytes(self.data[offset - self.start :][:size])
+
+
+class FakeStore:
+    """As much of a store as is looked at."""
+
+    is_sync = False
+    queues = ()
+
+    def __init__(self, data, start=0):
+        self.log = FakeLog(data, start)
+
+    @property
+    def confirmed(self):
+        return self.log.written
+
+
+def sides(history, slave, start=0):
+    master, copy = Master(None), Slave(None)
+    master.store = FakeStore(history)
+    master.look()
+    store = FakeStore(slave, start)
+    copy.begin(store)
+    return master, copy, store
+
+
+def test_a_prefix_is_one_byte_for_byte():
+    master, slave, store = sides(b"abcdef", b"abc")
+    slave.look(store, master, may_cut=False)
+    store.log.data = b"abcxef"
+    with pytest.raises(AssertionError, match="agrees up to 3"):
+        slave.look(store, master, may_cut=False)
+
+
+def test_a_log_may_begin_later_and_may_be_that_of_an_earlier_life():
+    master, slave, store = sides(b"abcdef", b"cde", start=2)
+    slave.look(store, master, may_cut=False)
+    master.is_lossy = True
+    master.begin(FakeStore(b"abc"))
+    master.store = FakeStore(b"abcXYZ")
+    master.look()
+    slave.look(store, master, may_cut=False)
+    assert not slave.follows(master.log)
+    store.log.data = b"cdeYZ"  # the first life, and then the second one
+    with pytest.raises(AssertionError, match="of no master"):
+        slave.look(store, master, may_cut=False)
+
+
+def test_a_log_does_not_go_back_in_one_life():
+    master, slave, store = sides(b"abcdef", b"abcd")
+    slave.look(store, master, may_cut=False)
+    store.log.data = b"ab"
+    with pytest.raises(AssertionError, match="went back from 4 to 2"):
+        slave.look(store, master, may_cut=False)
+    slave.look(store, master, may_cut=True)
+
+
+def test_a_master_loses_nothing_without_a_power_cut():
+    master, _, _ = sides(b"abcdef", b"")
+    with pytest.raises(AssertionError, match="3 bytes from 3 on are gone"):
+        master.begin(FakeStore(b"abc"))
