@@ -3,7 +3,7 @@
 In: the master's remoting address, as name servers tell it, and how far the log was copied. Out: the tables of this
 broker, in memory and in their files; :attr:`Follower.views`. Owned by :mod:`trio_mq.system` on a slave, which runs
 :meth:`Follower.run`. The first sync begins as soon as the address is known, the next one every 10 s (Apache: every
-60 s, the first one 60 s after the start). Explained in ``docs/explanation/replication.md``. Source: Apache
+60 s, the first one 60 s after the start). Explained in ``docs/explanation/tables-of-a-slave.md``. Source: Apache
 SlaveSynchronize.
 
 Items are independent, each in a task of its own with time limits and retries of its own. An item that fails three times
