@@ -129,6 +129,7 @@ async def test_c062_a_slave_that_is_ahead_has_no_negative_difference(autojump_cl
         assert (one["slaveAhead"], one["slaveAckOffset"], one["diff"]) == (True, end + 4096, 0)
         assert not one["inSync"]
         assert status["inSyncSlaveNums"] == 0
+        assert Asked(m).runtime.rows()["haSlavesAhead"] == "refused 1 times"
 
 
 async def test_the_status_of_a_slave_has_the_names_of_the_peer(autojump_clock) -> None:

@@ -225,7 +225,9 @@ async def test_a_slave_that_needs_what_has_expired_gets_heartbeats_only(
         assert {piece.offset for piece in slave.pieces} == {100}
         view = m.view(slave)
         assert view.too_old
+        assert not view.in_sync, "it will never have more"
         assert view.behind_bytes == m.end - 100
+        await m.primary.drained()  # a stop does not wait for it
         errors = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
         assert len(errors) == 1
         assert "from 100 on" in errors[0]

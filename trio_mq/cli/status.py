@@ -33,6 +33,7 @@ _ROWS: Final = (
     ("running for", "runtime"),
     ("role", "brokerRole"),
     ("slaves", "haSlaves"),
+    ("slaves ahead", "haSlavesAhead"),
     ("master", "haMaster"),
     ("replication", "haState"),
     ("transfer", "haTransfer"),

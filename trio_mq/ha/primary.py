@@ -204,7 +204,9 @@ class Primary:
         return 1 + sum(map(self._in_sync, self._links))
 
     def _in_sync(self, link: SlaveLink) -> bool:
-        return link.ack >= 0 and self._log.written - link.ack < self._settings.max_gap_not_in_sync
+        if link.ack < 0 or link.too_old:
+            return False
+        return self._log.written - link.ack < self._settings.max_gap_not_in_sync
 
     @property
     def slaves(self) -> tuple[SlaveView, ...]:

@@ -200,6 +200,8 @@ class HARuntime:
         slaves = self._primary.slaves
         if self._slave is None or slaves:
             told["haSlaves"] = slaves_text(slaves)
+        if self._primary.ahead_count:
+            told["haSlavesAhead"] = f"refused {self._primary.ahead_count} times"  # case C062
         return told
 
     def _copying_rows(self, slave: SlaveSide) -> dict[str, str]:
