@@ -197,6 +197,11 @@ class Slave:
         """Whether its log continues with a history as it is now."""
         return history[self.start : self.end] == self.has
 
+    def shares_a_record(self, history: bytearray) -> bool:
+        """Whether there is a record to cut its log back to."""
+        size = int.from_bytes(self.has[:4], "big")
+        return history[self.start :][:size] == self.has[:size]
+
     def has_record(self, begin: int, record: bytes) -> bool:
         """Whether it has a record of the master's."""
         at = begin - self.start
@@ -318,7 +323,7 @@ def _slave_disagrees(watch: Watch, slave: Slave, master: Inside, inside: Inside)
     if slave.has and slave.end < master.store.log.start and is_stopped:
         return None  # what it lacks has expired; that is visible
     if slave.has and not slave.follows(watch.master.log):
-        if not watch.may_cut and is_stopped:
+        if is_stopped and not (watch.may_cut and slave.shares_a_record(watch.master.log)):
             return None
         return f"its log is not the master's, and the link is {state.state.name}: {state.reason}"
     if slave.end != end:
