@@ -149,29 +149,32 @@ def test_places_to_begin_are_checked():
         check_from_where("now")
 
 
-async def test_a_slave_keeps_offsets_while_there_is_no_master(autojump_clock):
-    """The master's address is in the route until a failure makes us ask for it again."""
+@pytest.mark.parametrize("wait", [True, False])
+async def test_a_slave_keeps_offsets_while_there_is_no_master(autojump_clock, wait):
+    """The master's address is in the route until a failure makes us ask for it again; then the slave is asked."""
     answers = {"QUERY_CONSUMER_OFFSET": offset_reply(42), "GET_MAX_OFFSET": offset_reply(90)}
     async with brokers(down=(B1,), UPDATE_CONSUMER_OFFSET=ok(), **answers) as (made, instance):
         only_slave = (BrokerData("c1", "b1", {1: B2}),)
         made.routes["T"] = attrs.evolve(made.routes["T"], broker_datas=only_slave)
         store = RemoteOffsets(instance, "G")
-        for ask in (store.read(Q0), queue_max(instance, Q0)):
-            with pytest.raises(PeerUnavailable):
-                await ask
+        assert await store.write({Q0: 5}, wait=wait) == {}
         await trio.sleep(0.1)
-        assert await store.read(Q0) == 42
-        assert await queue_max(instance, Q0) == 90
-        assert await store.write({Q0: 5}, wait=True) == {}
         (asked,) = made.brokers[B2].requests(RequestCode.UPDATE_CONSUMER_OFFSET)
         assert asked.ext["commitOffset"] == "5"
+        assert await store.read(Q0) == 42
+        assert await queue_max(instance, Q0) == 90
 
 
-async def test_a_commit_that_fails_asks_for_the_route(autojump_clock):
-    async with brokers(down=(B1,), UPDATE_CONSUMER_OFFSET=ok()) as (made, instance):
-        only_slave = (BrokerData("c1", "b1", {1: B2}),)
-        made.routes["T"] = attrs.evolve(made.routes["T"], broker_datas=only_slave)
-        store = RemoteOffsets(instance, "G")
-        assert (await store.write({Q0: 5}, wait=False)).keys() == {Q0}
+async def test_a_route_in_doubt_is_asked_for_once_by_all_who_are(autojump_clock):
+    async with brokers(down=(B1,)) as (made, instance):
+        asked = len(made.nameserver.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+        queues = {MessageQueue("T", "b1", number): 5 for number in range(20)}
+        failures = await RemoteOffsets(instance, "G").write(queues, wait=True)
+        assert failures.keys() == queues.keys()
+        instance.doubt_route("T")
         await trio.sleep(0.1)
-        assert await store.write({Q0: 5}, wait=False) == {}
+        assert len(made.nameserver.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == asked + 1
+        await trio.sleep(1)
+        instance.doubt_route("T")
+        await trio.sleep(0.1)
+        assert len(made.nameserver.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == asked + 2

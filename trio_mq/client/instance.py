@@ -12,6 +12,7 @@ to that broker is made. Nothing of that ends the client.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.abc
+import attrs
 
 from trio_mq.client import identity, world
 from trio_mq.client.lifetime import background, forever, sheltered
@@ -52,6 +54,18 @@ ROUTES_AT_ONCE = 16
 
 #: Answers a request of a broker: the reply, or None when there is none or `link.respond` brings it later.
 OnBrokerRequest = Callable[[Link, Command], Command | None]
+
+
+@attrs.define(eq=False)
+class _Doubt:
+    """A route that somebody was in doubt of."""
+
+    lock: anyio.Lock = attrs.field(factory=anyio.Lock)
+    settled_s: float = -math.inf
+
+    def is_settled(self) -> bool:
+        """Whether it was asked for just now."""
+        return anyio.current_time() - self.settled_s < ROUTE_AGAIN_S
 
 
 class Instance:
@@ -91,8 +105,7 @@ class Instance:
         self._routed: set[Address] = set()
         self._leaving = False
         self._routing = anyio.Semaphore(ROUTES_AT_ONCE)
-        #: When the routes were last asked for because they were in doubt.
-        self._doubted_at_s: dict[str, float] = {}
+        self._doubts: dict[str, _Doubt] = {}
 
     # -- requests
 
@@ -256,10 +269,17 @@ class Instance:
 
     def doubt_route(self, topic: str) -> None:
         """A broker in it does not answer, or one that it lacks was named: ask for it again in the background."""
-        now_s = anyio.current_time()
-        if now_s - self._doubted_at_s.get(topic, -ROUTE_AGAIN_S) >= ROUTE_AGAIN_S:
-            self._doubted_at_s[topic] = now_s
-            self.tasks.start_soon(self.refreshed_route, topic)
+        doubt = self._doubts.setdefault(topic, _Doubt())
+        if not (doubt.lock.statistics().locked or doubt.is_settled()):
+            self.tasks.start_soon(self.renew_route, topic)
+
+    async def renew_route(self, topic: str) -> None:
+        """The same, and return when it is answered; at once if that was just now. Raises nothing."""
+        doubt = self._doubts.setdefault(topic, _Doubt())
+        async with doubt.lock:
+            if not doubt.is_settled():
+                await self.refreshed_route(topic)
+                doubt.settled_s = anyio.current_time()
 
     # -- heartbeats
 

@@ -4,8 +4,9 @@ In: queues, positions. Out: stored offsets, start offsets. Called by :mod:`.assi
 consumers, :mod:`.localoffsets`, has the same face. Source of the rules: Apache RemoteBrokerOffsetStore,
 RebalancePushImpl.computePullFromWhere.
 
-Failure policy: a broker that does not answer costs only its own queues; the caller hears of each and tries again. The
-route is asked for again then: while there is no master, a slave keeps the offsets.
+Failure policy: a broker that does not answer costs only its own queues; the caller hears of each and tries again. But
+first the route is asked for again, and another broker that it names then is asked: while there is no master, a slave
+keeps the offsets.
 """
 
 from __future__ import annotations
@@ -118,20 +119,26 @@ class RemoteOffsets:
         )
         code = RequestCode.UPDATE_CONSUMER_OFFSET
         try:
-            address = broker_address(self._instance, queue)
             if wait:
                 about = f"group {self._group}, topic {queue.topic}"
-                await self._instance.ask(
-                    address, code, header, about=about, timeout_s=OFFSET_TIMEOUT_S
-                )
+                await _ask(self._instance, queue, code, header, about=about)
             else:
-                await self._instance.send_oneway(address, Command(code, headers.encode(header)))
+                await self._send_oneway(queue, Command(code, headers.encode(header)))
         except TrioMQError as failure:
-            if isinstance(failure, PeerUnavailable):
-                self._instance.doubt_route(queue.topic)
             failures[queue] = failure
             return False
         return True
+
+    async def _send_oneway(self, queue: MessageQueue, command: Command) -> None:
+        instance = self._instance
+        address = broker_address(instance, queue)
+        try:
+            await instance.send_oneway(address, command)
+        except PeerUnavailable:
+            other = await _other_address(instance, queue, address)
+            if other is None:
+                raise
+            await instance.send_oneway(other, command)
 
 
 def broker_address(instance: Instance, queue: MessageQueue) -> Address:
@@ -192,19 +199,32 @@ async def _ask(
     about: str,
     accept: tuple[int, ...] = (ResponseCode.SUCCESS,),
 ) -> Command:
-    """An answer about a queue from its broker; whoever gets none asks for the route, too."""
+    """An answer about a queue from its broker; without one, from another broker of that name, if there is one now."""
+    ask = partial(
+        instance.ask,
+        code=code,
+        header=header,
+        about=about,
+        accept=accept,
+        timeout_s=OFFSET_TIMEOUT_S,
+    )
+    address = broker_address(instance, queue)
     try:
-        return await instance.ask(
-            broker_address(instance, queue),
-            code,
-            header,
-            about=about,
-            accept=accept,
-            timeout_s=OFFSET_TIMEOUT_S,
-        )
+        return await ask(address)
     except PeerUnavailable:
-        instance.doubt_route(queue.topic)
-        raise
+        other = await _other_address(instance, queue, address)
+        if other is None:
+            raise
+        return await ask(other)
+
+
+async def _other_address(
+    instance: Instance, queue: MessageQueue, address: Address
+) -> Address | None:
+    """Where a queue's offsets are now, if that is not the address that did not answer."""
+    await instance.renew_route(queue.topic)
+    found = instance.routes.any_address(queue.broker_name)
+    return None if found == address else found
 
 
 # -- where to begin
