@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_mq.broker import mastercalls
 from trio_mq.broker.mastercalls import Pages
 from trio_mq.errors import BodyError
+from trio_mq.protocol import jsondialect
 from trio_mq.store.timercheck import TimerCheckpoint
 
 
@@ -73,3 +75,17 @@ def test_checkpoints_of_newer_and_older_peers():
     assert TimerCheckpoint.unpack(value.pack()[:32]) == TimerCheckpoint(1, 2, 3, 4)
     with pytest.raises(BodyError, match="56 bytes"):
         TimerCheckpoint.unpack(b"\0" * 31)
+
+
+@given(
+    st.recursive(
+        st.integers(-(2**60), 2**60) | st.text() | st.booleans(),
+        lambda inner: (
+            st.dictionaries(st.text(), inner) | st.dictionaries(st.integers(0, 99), inner)
+        ),
+    )
+)
+def test_long_answers_are_read_as_short_ones_but_for_the_kind_of_their_keys(value):
+    data = jsondialect.dumps(value)
+    plain = jsondialect.loads(jsondialect.dumps(value, standard=True))
+    assert mastercalls._loads_long(data) == plain

@@ -13,7 +13,7 @@ from tests import golden_stores
 from trio_mq.broker.offsets import Clamped, Commit, ConsumerOffsets, split_key
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import BodyError
-from trio_mq.protocol import jsondialect
+from trio_mq.protocol import bodies, jsondialect
 from trio_mq.testing.clock import ManualClock
 
 SETTINGS = BrokerSettings(broker_name="b")
@@ -384,3 +384,16 @@ def test_an_answer_that_is_no_table_changes_nothing(bad):
     with pytest.raises(BodyError):
         copy.take_over(bad, returned=True)
     assert copy.to_json() == before
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8),
+        st.dictionaries(st.integers(0, 999), st.integers(-1, 2**62)),
+        max_size=8,
+    )
+)
+def test_what_slaves_are_told_is_what_peers_write(table):
+    offsets = make()
+    offsets.read_json({"offsetTable": table})
+    assert offsets.encoded() == bodies.encode(offsets.wrapper())

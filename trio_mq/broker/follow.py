@@ -296,7 +296,7 @@ class Follower:
     def _made_items(self) -> Sequence[_Item]:
         offsets, delays = self._tables.offsets.table, self._tables.delays.table
         made = [
-            _Item("topics", MasterCalls.topics, self._take_topics, PAGED_LIMIT_S),
+            _Item("topics", self._ask_topics, self._take_topics, PAGED_LIMIT_S),
             _Item(
                 "consumer offsets",
                 MasterCalls.offsets,
@@ -311,7 +311,7 @@ class Follower:
                 progress=True,
                 start_anew=delays.follow_anew,
             ),
-            _Item("groups", MasterCalls.groups, self._take_groups, PAGED_LIMIT_S),
+            _Item("groups", self._ask_groups, self._take_groups, PAGED_LIMIT_S),
             _Item("request modes", MasterCalls.modes, self._take_modes),
         ]
         if self._timer is not None:
@@ -327,11 +327,17 @@ class Follower:
             )
         return made
 
+    async def _ask_topics(self, calls: MasterCalls) -> Any:
+        return await calls.topics(self._tables.topics.table.version)
+
+    async def _ask_groups(self, calls: MasterCalls) -> Any:
+        return await calls.groups(self._tables.groups.table.version)
+
     async def _take_topics(self, value: Any, _returned: bool) -> bool:
         file = self._tables.topics
-        if is_older(_version_of(value), file.table.version):
-            return False
-        if _version_of(value) != file.table.version:
+        if value is not None:
+            if is_older(_version_of(value), file.table.version):
+                return False
             count = file.table.take_over(value)
             log.info("%d topics changed as at the master", count)
             if value.get("topicQueueMappingDetailMap"):
@@ -344,9 +350,9 @@ class Follower:
 
     async def _take_groups(self, value: Any, _returned: bool) -> bool:
         file = self._tables.groups
-        if is_older(_version_of(value), file.table.version):
-            return False
-        if _version_of(value) != file.table.version:
+        if value is not None:
+            if is_older(_version_of(value), file.table.version):
+                return False
             log.info("%d groups changed as at the master", file.table.take_over(value))
         await self._saved(file)
         return True

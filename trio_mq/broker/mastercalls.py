@@ -8,6 +8,7 @@ ours may have no fast port. Errors: PeerUnavailable, PeerRefused, BodyError. Sou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -32,8 +33,10 @@ CALL_LIMIT_S: Final = 3.0
 PAGE_LIMIT_S: Final = 30.0
 #: Most topics or groups of one answer.
 PAGE_SIZE: Final = 2000
-#: Answers that are longer are read in a worker thread: the peers' integer keys make that slow.
+#: Answers that are longer are read in a worker thread.
 LONG_BYTES: Final = 32 * 1024
+#: A text, or an integer that is a key and stands without quotes.
+_TEXT_OR_KEY: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(?<=[{,])(-?\d+)(?=:)', re.DOTALL)
 
 
 @attrs.define
@@ -87,26 +90,18 @@ class MasterCalls:
         #: Number of connections so far: a master that was away answers on another one.
         self.connections = 0
 
-    async def topics(self) -> dict[str, Any]:
-        """GET_ALL_TOPIC_CONFIG (21): all of ``topicConfigTable``, at one version."""
-
-        def request(start: int, version: str) -> GetAllTopicConfigRequest:
-            return GetAllTopicConfigRequest(start, version, PAGE_SIZE)
-
+    async def topics(self, known: DataVersion) -> dict[str, Any] | None:
+        """GET_ALL_TOPIC_CONFIG (21): all of ``topicConfigTable``, at one version; None when that is `known`."""
         pages = Pages("topicConfigTable", ("topicQueueMappingDetailMap",))
-        return await self._all(
-            RequestCode.GET_ALL_TOPIC_CONFIG, request, pages, total="totalTopicNum"
-        )
+        code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequest
+        return await self._all(code, header, pages, known, total="totalTopicNum")
 
-    async def groups(self) -> dict[str, Any]:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all of ``subscriptionGroupTable``, at one version."""
-
-        def request(start: int, version: str) -> GetAllSubscriptionGroupRequest:
-            return GetAllSubscriptionGroupRequest(start, version, PAGE_SIZE)
-
+    async def groups(self, known: DataVersion) -> dict[str, Any] | None:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all of ``subscriptionGroupTable``; None as for topics."""
         pages = Pages("subscriptionGroupTable", ("forbiddenTable",))
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        return await self._all(code, request, pages, total="totalGroupNum")
+        header = GetAllSubscriptionGroupRequest
+        return await self._all(code, header, pages, known, total="totalGroupNum")
 
     async def offsets(self) -> Any:
         """GET_ALL_CONSUMER_OFFSET (43)."""
@@ -143,18 +138,25 @@ class MasterCalls:
     async def _all(
         self,
         code: int,
-        request: Callable[[int, str], attrs.AttrsInstance],
+        header: Callable[[int, str, int], attrs.AttrsInstance],
         pages: Pages,
+        known: DataVersion,
+        *,
         total: str,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | None:
+        size = 1  # first only the version: most of the time nothing has changed
         while True:
             version = "" if pages.version is None else bodies.encode(pages.version).decode()
-            ext = headers.encode(request(pages.start, version))
+            ext = headers.encode(header(pages.start, version, size))
             reply = await self._call(Command(code, ext), PAGE_LIMIT_S)
             count = reply.ext.get(total)
             number = int(count) if count is not None and count.isdecimal() else None
-            if pages.take(number, await self._parsed(reply.body)):
+            is_last = pages.take(number, await self._parsed(reply.body))
+            if pages.version == known != DataVersion():
+                return None
+            if is_last:
                 return pages.found
+            size = PAGE_SIZE
 
     async def _json(self, code: int) -> Any:
         reply = await self._call(Command(code))
@@ -163,7 +165,7 @@ class MasterCalls:
     async def _parsed(self, body: bytes) -> Any:
         if len(body) <= LONG_BYTES:
             return jsondialect.loads(body)
-        return await self._disk.run(partial(jsondialect.loads, body))
+        return await self._disk.run(partial(_loads_long, body))
 
     async def _call(self, command: Command, limit_s: float = CALL_LIMIT_S) -> Command:
         reply = await self._pool.call(self.address, command, limit_s)
@@ -179,6 +181,16 @@ class MasterCalls:
     async def reconnect(self) -> None:
         """Close the link: it may be half dead, and the next call makes a new one."""
         await self._pool.drop(self.address)
+
+
+def _loads_long(body: bytes) -> Any:
+    """As :func:`jsondialect.loads`, with integer keys in quotes: without them, its fast way can read the text."""
+    return jsondialect.loads(_TEXT_OR_KEY.sub(_quoted, body))
+
+
+def _quoted(match: re.Match[bytes]) -> bytes:
+    key: bytes | None = match.group(1)
+    return match.group() if key is None else b'"%b"' % key
 
 
 #: What calls raise for the outside's sake.

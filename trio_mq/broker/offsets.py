@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Final
 
 import attrs
+import msgspec
 
 from trio_mq.broker.names import LMQ_PREFIX
 from trio_mq.broker.statejson import is_older, json_object, next_version
@@ -251,6 +252,16 @@ class ConsumerOffsets:
         """The table as peers get it."""
         return ConsumerOffsetWrapper(self._copy(), self.version)
 
+    def encoded(self) -> bytes:
+        """The bytes of :meth:`wrapper`, made in a hurry: it may have many thousands of queues, and slaves ask often."""
+        pairs = []
+        for key in sorted(self._committed):
+            queues = sorted(self._committed[key].items())
+            text = ",".join([f"{queue_id}:{offset}" for queue_id, offset in queues])
+            pairs.append(b"%b:{%b}" % (msgspec.json.encode(key), text.encode()))
+        version = bodies.encode(self.version)
+        return b'{"dataVersion":%b,"offsetTable":{%b}}' % (version, b",".join(pairs))
+
     # -- following a master
 
     def take_over(self, value: Any, *, returned: bool) -> bool:
@@ -320,13 +331,12 @@ class ConsumerOffsets:
         file's ``groupTopicMap`` is made from the same keys and is not read.
         """
         table, version = _parsed(value)
-        fields = {"offsetTable": json_object(value.get(_KEPT), _KEPT)}
-        kept = bodies.structure(ConsumerOffsetWrapper, fields).offset_table
+        kept = _by_key(value, _KEPT)
         for key in table:
             if split_key(key) is None:
                 log.warning("consumerOffset.json: %r is not topic@group; kept as it is", key)
         self._committed = table
-        self._kept = {key: dict(offsets) for key, offsets in kept.items()}
+        self._kept = kept
         self._unknown_of_file = {
             key: item for key, item in value.items() if key not in _FIELDS_OF_FILE
         }
@@ -358,9 +368,20 @@ def _parsed(value: Any) -> tuple[dict[str, dict[int, int]], DataVersion]:
     if not isinstance(value, dict):
         raise BodyError("consumerOffset.json is not an object")
     version = bodies.structure(DataVersion, value.get("dataVersion") or {})
-    fields = {"offsetTable": json_object(value.get("offsetTable"), "offsetTable")}
-    wrapper = bodies.structure(ConsumerOffsetWrapper, fields)
-    table = {key: dict(offsets) for key, offsets in wrapper.offset_table.items()}
+    table = _by_key(value, "offsetTable")
     light = json_object(value.get("lmqOffsetTable"), "lmqOffsetTable")
     table.update({key: {0: offset} for key, offset in light.items() if isinstance(offset, int)})
     return table, version
+
+
+def _by_key(value: dict[str, Any], name: str) -> dict[str, dict[int, int]]:
+    """The offsets of an object `value[name]`. By hand: there may be many thousands."""
+    table: dict[str, dict[int, int]] = {}
+    for key, queues in json_object(value.get(name), name).items():
+        if not isinstance(queues, dict):
+            raise BodyError(f"{name}: {key!r} has no object of offsets")
+        try:
+            table[key] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+        except (TypeError, ValueError):
+            raise BodyError(f"{name}: {key!r} has offsets that are no numbers") from None
+    return table

@@ -166,7 +166,7 @@ class Statistics:
 
     def all_offsets(self, _: Call, __: None) -> Reply:
         """GET_ALL_CONSUMER_OFFSET (43)."""
-        return Reply(body=bodies.encode(self._offsets.wrapper()))
+        return Reply(body=self._offsets.encoded())
 
     # -- connections
 
