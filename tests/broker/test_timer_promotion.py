@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import attrs
 import pytest
 
 from tests.broker.timer_support import HOST, SETTINGS, T0, WINDOW, Rig, timers_on, wait_until
@@ -90,6 +91,51 @@ async def test_c070_timers_at_most_what_the_master_delivered_since_it_was_asked(
     assert "recalled" not in came
     assert times["while it is down"] < T0 + 42_000
     assert T0 + 60_000 <= times["later"] < T0 + 61_000
+
+
+@pytest.mark.parametrize("asked_ms", [50_000, 150_000])
+async def test_c070_messages_that_went_round_come_once(autojump_clock, clock, asked_ms):
+    """Each round leaves a copy in the timer's queue; a promoted slave meets all of them."""
+    rounds = attrs.evolve(SETTINGS, timer_roll_window_slot=40)
+    disk = MemoryDisk()
+    async with timers_on(disk, clock, rounds, window=WINDOW) as rig:
+        for number in range(20):
+            rig.send(f"far-{number}", TIMER_DELIVER_MS=T0 + 200_000 + number)
+        await wait_until(clock, T0 + asked_ms - 5_000)
+        rig.send("new", TIMER_DELIVER_MS=T0 + 300_000)
+        await wait_until(clock, T0 + asked_ms)
+        asked, slave = rig.state.checkpoint, copied(disk)
+        assert rig.store.queue("rmq_sys_wheel_timer", 0).max_offset >= 41
+    await told(slave, clock, asked)
+    async with timers_on(slave, clock, rounds, window=WINDOW) as rig:
+        await wait_until(clock, T0 + asked_ms + 1_000)
+        killed = slave.clone()
+        await wait_until(clock, T0 + 310_000)
+        assert Counter(rig.bodies()) == dict.fromkeys(["new", *(f"far-{i}" for i in range(20))], 1)
+        assert rig.state.waiting == 0
+    killed.kill()
+    again = TrioClock(T0 + asked_ms + 1_000)
+    async with timers_on(killed, again, rounds, window=WINDOW) as rig:
+        await wait_until(again, T0 + 310_000)
+        assert rig.bodies().count("far-7") == rig.bodies().count("new") == 1
+
+
+async def test_c070_messages_that_should_have_gone_round_while_nobody_was_there(
+    autojump_clock, clock
+):
+    rounds = attrs.evolve(SETTINGS, timer_roll_window_slot=40)
+    disk = MemoryDisk()
+    async with timers_on(disk, clock, rounds, window=WINDOW) as rig:
+        rig.send("far", TIMER_DELIVER_MS=T0 + 100_000)
+        await wait_until(clock, T0 + 20_000)
+        asked, slave = rig.state.checkpoint, copied(disk)
+    for read_ms in (asked.read_ms, T0 + 90_000):  # and a master that was late with its rounds
+        await told(slave, clock, attrs.evolve(asked, read_ms=read_ms, changes=asked.changes + 1))
+    await wait_until(clock, T0 + 95_000)
+    async with timers_on(slave, clock, rounds, window=WINDOW) as rig:
+        await wait_until(clock, T0 + 150_000)
+        assert rig.bodies() == ["far"]
+        assert rig.out()[0].ms >= T0 + 100_000
 
 
 async def test_a_former_master_that_is_one_again_uses_what_fits_of_its_wheel(autojump_clock, clock):

@@ -136,6 +136,17 @@ class Out(NamedTuple):
         )
 
 
+def late_letter(message: StoredMessage, now_ms: int) -> Letter | None:
+    """What goes out for a message whose time is over; None for a recall, and for one that cannot go anywhere."""
+    if props.get(message.properties, _DELETE_KEY) is not None:
+        return None
+    out = Out.of(message, NEVER_WAITED, now_ms)
+    if out is None:
+        log.error("message %d of the timer's queue says no queue to go to", message.queue_offset)
+        return None
+    return out.letter(message)
+
+
 def _with_number(data: bytes, name: bytes, number: int) -> bytes:
     """Properties with one more, or as they are when there is no room: losing the message would be worse."""
     changed = props.append(props.remove(data, name), name, b"%d" % number)

@@ -24,15 +24,10 @@ import trio
 from trio_mq.broker.names import TIMER_TOPIC
 from trio_mq.broker.put import Letter, Putter
 from trio_mq.broker.rates import Rate
-from trio_mq.broker.timerfire import (
-    NEVER_WAITED,
-    Due,
-    Firing,
-    Out,
-    Place,
-)
+from trio_mq.broker.timerfire import Due, Firing, Place, late_letter
 from trio_mq.broker.timermetrics import TimerMetrics
 from trio_mq.broker.timerput import DuePutter, Stopped
+from trio_mq.broker.timerretake import Retake
 from trio_mq.broker.timersave import TimerSaver
 from trio_mq.broker.timerstate import Entry, TimerState, out_time_ms
 from trio_mq.broker.warm import warmed
@@ -83,6 +78,7 @@ class Timers:
         self._clock = clock
         self._disk = store.parts.disk
         self.state = state or TimerState(self._disk, settings, clock)
+        self._retake = Retake(self.state)
         self.metrics = TimerMetrics(clock)
         self._saver = TimerSaver(store, self.state, self.metrics, settings, clock)
         self._queue: BaseQueue | None = None
@@ -357,6 +353,8 @@ class Timers:
                 state.queue_offset = queue.min_offset
                 state.known.clear()
             self._watch(queue)
+        if state.holding and state.queue_offset >= min(state.retake_before, queue.max_offset):
+            await self._place_kept()
         if state.queue_offset >= queue.max_offset:
             return False
         offset = state.queue_offset
@@ -383,14 +381,18 @@ class Timers:
                 break
             at += message.size
             offset = message.queue_offset
+            out_ms = out_time_ms(message.properties)
+            self._retake.saw(message, out_ms)
             if offset < state.queue_offset or offset in state.known:
                 continue
-            out_ms = out_time_ms(message.properties)
             if state.is_over(out_ms, self._clock.now_ms()):
                 was_delivered = state.was_delivered(offset, out_ms)
-                letter = None if was_delivered else self._late_letter(message)
+                letter = None if was_delivered else late_letter(message, self._clock.now_ms())
                 if letter is not None:
                     overdue.append((offset, letter))
+                continue
+            assert out_ms is not None, "a message without a time does not wait"
+            if self._retake.keeps(message, out_ms):
                 continue
             self._put_overdue(overdue)
             await self._place(message)
@@ -417,8 +419,7 @@ class Timers:
     async def _place(self, message: StoredMessage) -> None:
         """Put a message into the wheel."""
         state, data, now_ms = self.state, message.properties, self._clock.now_ms()
-        out_ms = out_time_ms(data)
-        assert out_ms is not None, "a message without a time does not wait"
+        out_ms = max(out_time_ms(data) or 0, state.read_ms)
         is_recall = props.get(data, _DELETE_KEY) is not None
         topic = (props.get(data, _REAL_TOPIC) or b"").decode("utf-8", "replace")
         entry = Entry(message.log_offset, message.size, out_ms, state.topic_hash(topic), is_recall)
@@ -432,14 +433,10 @@ class Timers:
             self.metrics.add(topic, -1 if is_recall else 1)
         self.taken.count()
 
-    def _late_letter(self, message: StoredMessage) -> Letter | None:
-        """What goes out for a message whose time is over; None for a recall, and for one that cannot go anywhere."""
-        if props.get(message.properties, _DELETE_KEY) is not None:
-            return None
-        out = Out.of(message, NEVER_WAITED, self._clock.now_ms())
-        if out is None:
-            log.error(
-                "message %d of the timer's queue says no queue to go to", message.queue_offset
-            )
-            return None
-        return out.letter(message)
+    async def _place_kept(self) -> None:
+        """Put messages into the wheel that were kept as they might have gone round, and did not."""
+        while (message := self._retake.first()) is not None:
+            await self._place(message)
+            self._retake.drop_first()
+        self.state.log.write()
+        self._saver.soon()

@@ -84,6 +84,8 @@ class TimerState:
         #: Messages of the queue before are taken again, as there are no units of theirs here; those that were due
         #: before `retake_ms` were delivered.
         self.retake_before, self.retake_ms = 0, 0
+        #: Whether some of them are kept aside (:mod:`trio_mq.broker.timerretake`): until then a start begins anew.
+        self.holding = False
         #: Whether this is the copy of a master's: then there is a checkpoint, and nothing else.
         self.following = False
         self._hashes: dict[str, int] = {}
@@ -109,7 +111,7 @@ class TimerState:
     def checkpoint(self) -> TimerCheckpoint:
         """What a save would note now."""
         last = self.check.value
-        if self.following:
+        if self.following or self.holding:
             return last
         now = attrs.evolve(
             last,
@@ -151,15 +153,10 @@ class TimerState:
         wheel = self.wheel
         write_ms = wheel.floor(now_ms)
         time_ms, magic = wheel.floor(entry.out_ms), PLAIN | (DELETE if entry.delete else 0)
-        window_ms = self._roll_slots * self.precision_ms
-        beyond_ms = time_ms - write_ms - window_ms
-        if beyond_ms >= 0:
+        round_ms = self.round_ms(entry.out_ms, now_ms)
+        if round_ms is not None:
             magic |= ROLL
-            if beyond_ms < self._roll_slots // 3 * self.precision_ms:
-                window_ms = (
-                    self._roll_slots // 2 * self.precision_ms
-                )  # the last round is no short one
-            time_ms = write_ms + window_ms
+            time_ms = round_ms
         slot = wheel.occupant(time_ms)
         while slot is not None and slot.time_ms != time_ms:
             # The clock was moved by days: another time holds the slot. Come back soon, and see.
@@ -185,6 +182,17 @@ class TimerState:
         )
         self.waiting += count
         return time_ms
+
+    def round_ms(self, out_ms: int, taken_ms: int) -> int | None:
+        """The slot in which a message that was taken then goes round; None when it waits in the slot of its time."""
+        write_ms = self.wheel.floor(taken_ms)
+        window_ms = self._roll_slots * self.precision_ms
+        beyond_ms = self.wheel.floor(out_ms) - write_ms - window_ms
+        if beyond_ms < 0:
+            return None
+        if beyond_ms < self._roll_slots // 3 * self.precision_ms:
+            window_ms = self._roll_slots // 2 * self.precision_ms  # the last round is no short one
+        return write_ms + window_ms
 
     def is_over(self, out_ms: int | None, now_ms: int) -> bool:
         """Whether the slot of a time was delivered already. No time counts as that."""
