@@ -46,7 +46,7 @@ def one(seed: int, *, tell: bool) -> int:
     else:
         logging.disable(logging.CRITICAL)
     try:
-        repeat(seed)
+        print(repeat(seed))
     except BaseException as error:
         traceback.print_exception(leaf_of(error))
         return 1
@@ -62,12 +62,10 @@ def main(arguments: list[str]) -> int:
         return one(options.seed, tell=options.log)
     total, began_s = Tally(), time.perf_counter()
     for tally in run_many(options.first, options.runs, options.processes):
-        total.runs += tally.runs
-        total.failures += tally.failures
+        total.add(tally)
         for failure in tally.failures:
             print(failure, flush=True)
-    took_s = time.perf_counter() - began_s
-    print(f"{total.runs} runs in {took_s:.0f} s: {len(total.failures) or 'no'} failures")
+    print(f"{total}, {time.perf_counter() - began_s:.0f} s")
     return int(bool(total.failures))
 
 

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from tests.ha.sim.scenario import BODY_BYTES, SEGMENT_BYTES, Event, Kind, Scenario
-from tests.ha.sim.watch import Master, Slave, Watch, disagreement, running
+from tests.ha.sim.watch import Master, Slave, Watch, check_reads, disagreement, running
 from trio_mq import Message, Producer
 from trio_mq.client.messages import SendStatus
 from trio_mq.config import BrokerRole
@@ -48,7 +48,19 @@ def settings_of(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-async def play(scenario: Scenario) -> None:
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What there was in a run that went well: `following` are the slaves that followed in the end, the others had
+    stopped on purpose; `histories` of the master's log begin with a power cut that took something."""
+
+    messages: int
+    acked: int
+    slaves: int
+    following: int
+    histories: int
+
+
+async def play(scenario: Scenario) -> Outcome:
     """Run it. AssertionError, or whatever else broke out."""
     living = trio.lowlevel.current_statistics().tasks_living
     store = {"mapped_file_size_commit_log": SEGMENT_BYTES} | settings_of(scenario.store)
@@ -58,10 +70,11 @@ async def play(scenario: Scenario) -> None:
         await cluster.create_topic(TOPIC, QUEUES)
         play = Play(cluster, scenario)
         async with play.watching():
-            await play.run()
+            outcome = await play.run()
     # the cluster's tasks are gone; those of the system task nursery of Trio stay
     left = trio.lowlevel.current_statistics().tasks_living
     assert left <= living, f"{left - living} tasks are left"
+    return outcome
 
 
 class Play:
@@ -108,7 +121,7 @@ class Play:
 
     # -- the course of it
 
-    async def run(self) -> None:
+    async def run(self) -> Outcome:
         """All of it."""
         scenario = self.scenario
         async with self._producer() as producer:
@@ -128,6 +141,13 @@ class Play:
         await self._agree()
         self.watch.check_acked()
         self._check_attempts()
+        return Outcome(
+            messages=self._number,
+            acked=len(self.watch.acked),
+            slaves=len(self.watch.slaves),
+            following=check_reads(self.watch),
+            histories=len(self.watch.master.histories),
+        )
 
     async def _heal(self) -> None:
         cluster = self.cluster

@@ -17,7 +17,7 @@ from typing import Final
 import attrs
 import trio
 
-from tests.ha.sim.play import play
+from tests.ha.sim.play import Outcome, play
 from tests.ha.sim.scenario import scenario
 from tests.sweep.workload import deterministically
 
@@ -33,33 +33,65 @@ class Stuck(BaseException):
 
 @attrs.define
 class Tally:
-    """How many runs there were, and what failed."""
+    """How many runs there were, what was in them, and what failed."""
 
     runs: int = 0
+    messages: int = 0
+    acked: int = 0
+    #: Slaves that followed their master in the end, and those that had stopped on purpose.
+    following: int = 0
+    stopped: int = 0
+    #: How often a power cut took something of a master's log.
+    cut: int = 0
     failures: list[str] = attrs.field(factory=list)
 
+    def note(self, outcome: Outcome | str) -> None:
+        """One run more: how it went, or how it failed."""
+        self.runs += 1
+        if isinstance(outcome, str):
+            self.failures.append(outcome)
+            return
+        self.messages += outcome.messages
+        self.acked += outcome.acked
+        self.following += outcome.following
+        self.stopped += outcome.slaves - outcome.following
+        self.cut += outcome.histories - 1
 
-def run_seed(seed: int) -> str | None:
-    """One run; what went wrong, with the command that repeats it."""
+    def add(self, other: Tally) -> None:
+        """Count what somebody else has run, too."""
+        for field in attrs.fields(Tally):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.runs} runs, {self.messages} messages, {self.acked} acknowledged; masters lost the end of their log "
+            f"{self.cut} times; in the end {self.following} slaves followed and {self.stopped} had stopped on purpose; "
+            f"{len(self.failures) or 'no'} failures"
+        )
+
+
+def run_seed(seed: int) -> Outcome | str:
+    """One run: how it went, or what went wrong, with the command that repeats it."""
     before = signal.signal(signal.SIGPROF, _stuck)
     signal.setitimer(signal.ITIMER_PROF, RUN_LIMIT_S)
     try:
-        repeat(seed)
+        return repeat(seed)
     except (Exception, Stuck, trio.TrioInternalError) as error:
         return f"python -m tests.ha.sim --seed {seed}: {told(error)}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-    return None
 
 
-def repeat(seed: int) -> None:
+def repeat(seed: int) -> Outcome:
     """One run, as it is; raises what went wrong."""
+    outcomes = []
 
     async def main() -> None:
-        await play(scenario(seed))
+        outcomes.append(await play(scenario(seed)))
 
     deterministically(seed, main)
+    return outcomes[0]
 
 
 def _stuck(signum: int, frame: FrameType | None) -> None:
@@ -89,10 +121,7 @@ def run_share(first: int, count: int) -> Tally:
     logging.disable(logging.CRITICAL)  # what brokers tell of all that goes wrong is no news here
     tally = Tally()
     for seed in range(first, first + count):
-        tally.runs += 1
-        failed = run_seed(seed)
-        if failed is not None:
-            tally.failures.append(failed)
+        tally.note(run_seed(seed))
     return tally
 
 

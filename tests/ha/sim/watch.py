@@ -13,6 +13,7 @@ from typing import Final
 import attrs
 import trio
 
+from tests.recovery.stores import messages
 from trio_mq.config.store import FlushDiskType
 from trio_mq.ha.states import LinkState
 from trio_mq.store.store import Store
@@ -293,6 +294,30 @@ class Watch:
                 if is_sure and not self.may_cut and one.begin >= slave.start:
                     there = slave.has_record(one.begin, one.record)
                     assert there, f"{slave.node} has lost {one.body[:20]!r} at {one.begin}"
+
+
+def check_reads(watch: Watch) -> int:
+    """What consumers find at each slave that follows is what they find at the master; how many slaves do follow."""
+    following = 0
+    master = running(watch.master.node)
+    assert master is not None, "both ends agree, so they run"
+    for slave in watch.slaves:
+        inside = running(slave.node)
+        assert inside is not None, "both ends agree, so they run"
+        if not slave.follows(watch.master.log) or slave.end != master.store.log.written:
+            continue
+        following += 1
+        begin = max(inside.store.log.start, master.store.log.start)
+        for queue in inside.store.queues:
+            place = queue.topic, queue.queue_id
+            found, expected = (
+                [m.log_offset for m in messages(store, *place) if m.log_offset >= begin]
+                for store in (inside.store, master.store)
+            )
+            assert found == expected, (
+                f"{slave.node}: consumers find {found} in {place}, not {expected}"
+            )
+    return following
 
 
 def running(node: BrokerNode) -> Inside | None:
