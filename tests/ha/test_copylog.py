@@ -177,7 +177,7 @@ async def test_byte_by_byte_each_record_is_there_with_its_last_byte(autojump_clo
 
 
 @pytest.mark.parametrize("end", ["close", "kill", "7"])
-@pytest.mark.parametrize("cuts", [pytest.param(1, marks=pytest.mark.slow), 29])
+@pytest.mark.parametrize("cuts", [pytest.param(3, marks=pytest.mark.slow), 41])
 async def test_a_restart_at_each_byte_goes_on_to_the_same_files(autojump_clock, cuts, end):
     master = await original(12, mapped_file_size_commit_log=1024)
     for cut in range(1, master.end, cuts):

@@ -144,6 +144,23 @@ async def test_an_empty_queue_begins_with_the_offset_of_its_first_record(autojum
             assert theirs.entries.endswith(mine[-20 * (queue.max_offset - queue.min_offset) :])
 
 
+@pytest.mark.parametrize("end", ["close", "kill"])
+async def test_a_batch_may_come_before_the_table_of_topics_says_so(autojump_clock, end):
+    master = await original(40)
+    copying = Copying.make(master)
+    copying.world.batch_topics.clear()
+    async with copying.life(end=end) as running:
+        await running.take(master, master.end // 2)
+    async with copying.life(end=end) as running:
+        await running.take(master, master.end)
+        assert running.store.queue("B", 0).is_batch
+    copying.world.batch_topics.add("B")
+    async with copying.life() as running:
+        await running.take(master, master.end)
+        running.store.dispatcher.finish()
+        assert picture(running.store).queues == master.picture.queues
+
+
 async def test_records_of_a_topic_that_was_deleted_go_to_its_new_queue(autojump_clock):
     master = await plain(200)
     half = master.ends[100]

@@ -78,7 +78,9 @@ class Takeover:
         settings = store.parts.settings
         self._check_crc = settings.check_crc_on_recover
         self._feed = Feed(
-            *(store.log, store.queues, store.dispatcher, settings.delay_levels_ms), trusted=True
+            *(store.log, store.queues, store.dispatcher, settings.delay_levels_ms),
+            trusted=True,
+            copied=True,
         )
         self._bulk_wanted = True
         #: Records before are taken over one by one: something about them is unusual.

@@ -45,17 +45,18 @@ CLOSE_ENTRIES: Final = 400
 
 
 def load_queues(
-    table: QueueTable, found: Iterable[tuple[str, int, bool]], *, mend: bool
+    table: QueueTable, found: Iterable[tuple[str, int, bool]], *, mend: bool, copied: bool = False
 ) -> list[str]:
     """Make queues for the folders found (topic, queue id, batch or not). Returns notes.
 
-    With `mend`, files that are short get their size: what they lack is filled from the log.
+    With `mend`, files that are short get their size: what they lack is filled from the log. In a store that is
+    `copied` the table of topics may be older than the queues, which are of the kind that their records asked for.
 
     Raises StoreDamaged where a folder has another kind of queue than the topic (Apache: queueTypeShouldBe).
     """
     notes: list[str] = []
     for topic, queue_id, batch in found:
-        if batch != table.is_batch_topic(topic):
+        if batch != table.is_batch_topic(topic) and not copied:
             has, says = ("batch", "simple") if batch else ("simple", "batch")
             raise StoreDamaged(
                 f"topic {topic} has {has} consume queues on the disk, but config/topics.json says {says} ones "

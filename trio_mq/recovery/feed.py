@@ -67,7 +67,10 @@ class Gap:
 
 
 class Feed:
-    """Feeds a dispatcher. `trusted` says that the entries in the queues' files are durable, as after a clean stop."""
+    """Feeds a dispatcher. `trusted` says that the entries in the queues' files are durable, as after a clean stop.
+
+    In a log that is `copied` records may come before the table of topics says which kind of queue theirs is.
+    """
 
     def __init__(
         self,
@@ -77,12 +80,14 @@ class Feed:
         delays_ms: Sequence[int],
         *,
         trusted: bool,
+        copied: bool,
     ) -> None:
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
         self._delays_ms = delays_ms
         self._trusted = trusted
+        self._copied = copied
         self._lanes: dict[tuple[str, int], Lane | None] = {}
         #: The way to take over many records at once; None where there is none, or none is wanted yet.
         self.bulk: BulkReplay | None = None
@@ -140,13 +145,14 @@ class Feed:
         ends: dict[Lane, int] = {}
         for record in records:
             key = record.topic, record.queue_id
+            is_batch = record.sys_flag & _INNER_BATCH and record.base_offset >= 0
             lane = lanes.get(key)
             if lane is None or lane.queue.dropped:
-                lane = self.lane_of(*key)
+                lane = self.lane_of(*key, batch=bool(is_batch and self._copied))
                 if lane is None:
                     continue
             queue, queue_offset, count = lane.queue, record.queue_offset, 1
-            if record.sys_flag & _INNER_BATCH and record.base_offset >= 0:
+            if is_batch:
                 queue_offset, count = record.base_offset, record.batch_size
             tags_code = record.tags_code if record.delay_level is None else self._due(record)
             stored = Stored(
@@ -178,22 +184,23 @@ class Feed:
             result.append(stored)
         return result, None
 
-    def lane_of(self, topic: str, queue_id: int) -> Lane | None:
+    def lane_of(self, topic: str, queue_id: int, *, batch: bool = False) -> Lane | None:
         """The lane of a queue; None for records that cannot be put into one."""
         lane = self._lanes.get((topic, queue_id))
         if lane is not None and not lane.queue.dropped:
             return lane
         known = lane is None and (topic, queue_id) in self._lanes
-        return None if known else self._lane(topic, queue_id)
+        return None if known else self._lane(topic, queue_id, batch=batch)
 
-    def _lane(self, topic: str, queue_id: int) -> Lane | None:
+    def _lane(self, topic: str, queue_id: int, *, batch: bool) -> Lane | None:
         """The lane of a queue; None for a name that no folder can have: such a record was damaged, or is hostile."""
         lane = None
         if not fits_folder(topic) or queue_id < 0:
             self._note(f"records of topic {topic!r}, queue {queue_id} cannot be put into a queue")
         else:
             queues = self._queues
-            lane = Lane(queues.obtain(topic, queue_id), queues.roster.deleted.get(topic, 0))
+            queue = queues.obtain(topic, queue_id, batch=batch)
+            lane = Lane(queue, queues.roster.deleted.get(topic, 0))
         self._lanes[topic, queue_id] = lane
         return lane
 

@@ -117,7 +117,12 @@ class _Recovery:
         found = await parts.disk.run(parts.queues.found)
         for some in some_at_once(found):
             report.notes += await parts.disk.run(
-                partial(apply.load_queues, parts.queues, some, mend=crashed)
+                partial(
+                    apply.load_queues,
+                    *(parts.queues, some),
+                    mend=crashed,
+                    copied=self.choices.copied,
+                )
             )
         await self._run(parts.queues.roster.load)
         report.notes += await parts.disk.run(parts.index.load)
@@ -279,6 +284,7 @@ class _Recovery:
             known_end=known_end,
             known_to=start.known_to,
             trusted=found.clean,
+            copied=self.choices.copied,
             keep=self._keep,
             progress=self._tell_progress,
         )

@@ -43,8 +43,8 @@ class Replay:
     """Feeds a dispatcher with the records of walks.
 
     `keep` gives a blocking call that makes durable what is done so far. `trusted` says that the entries in the
-    queues' files are durable, as after a clean stop. `progress` is told how far the log was gone over, and how far
-    it goes at least.
+    queues' files are durable, as after a clean stop. `copied` as in :class:`trio_mq.recovery.choices.Choices`.
+    `progress` is told how far the log was gone over, and how far it goes at least.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Replay:
         known_end: int,
         known_to: int,
         trusted: bool,
+        copied: bool,
         keep: Callable[[Walk], Callable[[], None]],
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
@@ -73,6 +74,7 @@ class Replay:
         self._feed = Feed(
             *(parts.log, parts.queues, self._dispatcher, parts.settings.delay_levels_ms),
             trusted=trusted,
+            copied=copied,
         )
         self._feed.load_bulk()
 

@@ -70,11 +70,14 @@ class QueueTable:
         """The queue, if it exists."""
         return self._queues.get((topic, queue_id))
 
-    def obtain(self, topic: str, queue_id: int) -> BaseQueue:
-        """The queue, made when it does not exist; its files come with the first entry."""
+    def obtain(self, topic: str, queue_id: int, *, batch: bool = False) -> BaseQueue:
+        """The queue, made when it does not exist; its files come with the first entry.
+
+        With `batch` it becomes a batch queue even if the table of topics does not say so (yet).
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            queue = self.make(topic, queue_id, batch=self.is_batch_topic(topic))
+            queue = self.make(topic, queue_id, batch=batch or self.is_batch_topic(topic))
         return queue
 
     def make(self, topic: str, queue_id: int, *, batch: bool) -> BaseQueue:
