@@ -288,6 +288,20 @@ async def test_a_length_that_no_master_sends_ends_it_at_once(autojump_clock, siz
     assert log.data == b"x" * 10
 
 
+@pytest.mark.parametrize("start", [0, 15, 27, 45])
+async def test_an_offset_that_is_spoilt_never_spoils_the_log(autojump_clock, start):
+    frames, whole = three_frames(begin=100)
+    for at in range(8):
+        for mask in (0x01, 0x10, 0x80):
+            spoilt = bytearray(frames)
+            spoilt[start + at] ^= mask
+            log = MemoryLog(b"." * 100)
+            link = await after(log, bytes(spoilt[:20]), bytes(spoilt[20:]))
+            assert link.end.kind in (EndKind.MISMATCH, EndKind.BAD_BYTES)
+            assert whole.startswith(log.data[100:])
+            assert len(log.data) < 100 + len(whole)
+
+
 @pytest.mark.parametrize("size", [101, 2 * SEGMENT])
 @pytest.mark.parametrize("first", [13, 100])
 async def test_a_piece_across_the_end_of_a_segment_tells_of_other_sizes(

@@ -71,7 +71,7 @@ class RememberedRun:
     def read_json(self, value: Any) -> None:
         """See :class:`trio_mq.broker.tables.Table`."""
         fields = json_object(value, STATE.name)
-        start, address = fields.get("masterStartOffset"), fields.get("masterHaAddress")
+        start, address = fields.get("masterFlushOffset"), fields.get("masterHaAddress")
         if not isinstance(start, int) or not isinstance(address, str):
             raise BodyError(f"{STATE.name} names no run of a master")
         self.run = MasterRun(start, address)
@@ -80,7 +80,7 @@ class RememberedRun:
         """See :class:`trio_mq.broker.tables.Table`."""
         if self.run is None:
             return {}
-        return {"masterStartOffset": self.run.start, "masterHaAddress": self.run.address}
+        return {"masterFlushOffset": self.run.start, "masterHaAddress": self.run.address}
 
 
 class Continuity:
@@ -267,6 +267,13 @@ def judge(end: int, last: int, master: Bounds, *, has_other: bool) -> Finding:
             Verdict.TOO_OLD,
             f"this log ends at {end}, the master's begins at {master.start}: what is between them has expired "
             f"there. Start this slave with an empty store",
+        )
+    if (
+        master.end is None and not has_other
+    ):  # it may be on its way down, and answer nothing properly
+        return Finding(
+            Verdict.UNANSWERED,
+            f"the master neither has a record at {last} nor says where its log ends",
         )
     what = "has another record" if has_other else "has no record"
     where = "" if master.end is None else f" (it ends at {master.end})"

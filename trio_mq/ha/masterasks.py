@@ -61,8 +61,10 @@ class MasterAsks:
     async def run(self) -> MasterRun | None:
         """The run of the master; None from a broker that is none, or from releases before 5."""
         answer = await self._answer(RequestCode.EXCHANGE_BROKER_HA_INFO, ExchangeHAInfoRequest())
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
+        if answer.code != ResponseCode.SUCCESS:  # it is starting, say
+            raise Unanswered(f"code {answer.code}: {answer.remark}")
         try:
             found = headers.decode(ExchangeHAInfoReply, answer.ext)
         except HeaderError as error:
