@@ -48,7 +48,7 @@ class Registrations:
         self._topics = topics
         self.address = address
         self.ha_address = ha_address
-        self._bodies: tuple[DataVersion, list[bytes]] | None = None
+        self._bodies: tuple[tuple[DataVersion, int], list[bytes]] | None = None
 
     def changes(self, changed: set[str] | None) -> list[Command]:
         """What tells a name server all topics, or only those that changed when the table is large."""
@@ -101,8 +101,9 @@ class Registrations:
     def _whole_bodies(self) -> list[bytes]:
         """All topics, encoded once for all name servers and until the table changes; in pieces when that is set."""
         assert len(self._topics) >= 2, "a first registration with one topic counts as an update"
-        if self._bodies is None or self._bodies[0] != self._topics.version:
-            self._bodies = (self._topics.version, [self._encode(w) for w in self._pieces()])
+        state = self._topics.version, self._topics.revision  # what a slave makes has no version
+        if self._bodies is None or self._bodies[0] != state:
+            self._bodies = state, [self._encode(w) for w in self._pieces()]
         return self._bodies[1]
 
     def _pieces(self) -> Iterator[TopicConfigSerializeWrapper]:
