@@ -205,10 +205,17 @@ async def test_slave_refuses_all_that_puts_and_stores_nothing(autojump_clock):
         assert reply.code == ResponseCode.SYSTEM_BUSY
         # Without a single field: the role is looked at first.
         assert slave.ask(request(RequestCode.END_TRANSACTION)).code == 11
-        assert slave.ask(request(RequestCode.RECALL_MESSAGE)).code == 11
+        recall = headers.RecallMessageRequest("T", "handle")
+        assert slave.ask(request(RequestCode.RECALL_MESSAGE, recall)).code == 16, "switched off"
         assert slave.ask(request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)).code == 1
         assert slave.ask(request(RequestCode.POP_MESSAGE)).code == 14
         assert slave.store.log.end == end
+
+
+async def test_slave_recalls_nothing(autojump_clock):
+    settings = attrs.evolve(BROKER, broker_id=1, recall_message_enable=True)
+    async with serving(broker=settings, ha=SLAVE) as slave:
+        assert slave.ask(request(RequestCode.RECALL_MESSAGE)).code == 11
 
 
 async def test_slave_refuses_pulls_unless_it_may_be_read(autojump_clock):

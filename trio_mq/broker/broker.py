@@ -45,8 +45,10 @@ from trio_mq.broker.timers import Timers
 from trio_mq.broker.transactions.service import TransactionService
 from trio_mq.clock import Clock
 from trio_mq.config import Settings, parse_address
+from trio_mq.errors import RequestRefused
 from trio_mq.net.dial import Connect
 from trio_mq.net.requests import Peer, RequestTable
+from trio_mq.protocol.codes import RequestCode
 from trio_mq.store.retention import Expired
 from trio_mq.store.store import Store
 from trio_mq.tasks import PeriodicTask, Scheduler, Watermark
@@ -93,7 +95,7 @@ class Broker:
         self.role = role = Role(settings.ha, mine.broker_id)
         self.safety.alive_replicas = lambda: role.alive_replicas
         self.requests = RequestTable("broker")
-        self.requests.refusal = self.role.refusal
+        self.requests.refusal = self._refusal
         #: Called with the name of each topic that was created, changed or deleted.
         self.topic_changed: Callable[[str], None] | None = None
         #: Called when all topics allow more or less than before.
@@ -296,6 +298,12 @@ class Broker:
     def _group_changed(self, group: str) -> None:
         self.saver.soon()
         self.pops.group_changed(group)
+
+    def _refusal(self, code: int) -> RequestRefused | None:
+        """What this role does not answer. A recall that is switched off says so itself, as an Apache slave does."""
+        if code == RequestCode.RECALL_MESSAGE and not self._settings.broker.recall_message_enable:
+            return None
+        return self.role.refusal(code)
 
     def _role_changed(self) -> None:
         """Let who waits at a slave go to the master that is back."""
