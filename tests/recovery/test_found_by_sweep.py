@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trio_mq.protocol.layout import BATCH_QUEUE_ENTRY, QUEUE_ENTRY
+from trio_mq.testing.disk import MemoryDisk
 
-from .stores import World, bodies
+from .stores import HOST, World, bodies, consumed
 
 
 @pytest.fixture
@@ -69,3 +70,24 @@ async def test_torn_entries_in_a_batch_queue_hide_no_whole_ones_from_the_search(
     async with world.life() as store:
         assert bodies(store, "B") == [b"batch %d" % number for number in range(known + 8)]
     assert [world.read(path) for path in paths] == before
+
+
+async def test_what_a_kill_left_in_a_light_queue_is_durable_after_the_next_start():
+    """The start said that all entries before were on the disk; those in further queues (LMQ) were not."""
+    disk = MemoryDisk()
+    world = World.make(disk, "/store", enable_lmq=True, enable_multi_dispatch=True)
+    data = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
+    async with world.life(kill=True) as store:
+        assert store.multi is not None
+        for number in range(8):
+            props, further = store.multi.assign("T", data)
+            store.append(
+                store.queues.obtain("T", 0), b"%d" % number, props, token=None, further=further,
+                born_timestamp_ms=1, born_host=HOST.packed, now_ms=world.clock.now_ms(),
+            )  # fmt: skip
+    await world.restart()
+    disk.crash(1, keep="none")
+    async with world.life() as store:
+        light = store.queue("%LMQ%a", 0)
+        assert light is not None
+        assert [m.body for m in consumed(store, light)] == [b"%d" % number for number in range(8)]

@@ -14,6 +14,7 @@ from typing import Final
 
 import trio
 
+from trio_mq.protocol.layout import QUEUE_ENTRY_SIZE
 from trio_mq.recovery.feed import Feed, Gap
 from trio_mq.recovery.lanes import Lane
 from trio_mq.recovery.lots import Lot
@@ -166,4 +167,9 @@ class Replay:
             lane = self._feed.lane_of(name, QUEUE_ID)
             return None if lane is None else lane.queue
 
-        return further_queues(topic, props, lane_queue)
+        found = further_queues(topic, props, lane_queue)
+        for queue, queue_offset in found:
+            lane = self._feed.lane_of(queue.topic, QUEUE_ID)
+            if lane is not None:
+                lane.touched_from = min(lane.touched_from, queue_offset * QUEUE_ENTRY_SIZE)
+        return found
