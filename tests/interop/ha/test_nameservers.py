@@ -129,6 +129,7 @@ def group(request: pytest.FixtureRequest, bench: Bench, names: str) -> Group:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "group"),
     [

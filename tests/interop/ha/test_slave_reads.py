@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import anyio
+import pytest
 
 from tests.backends import both
 from tests.interop.java_client import Java, texts, unique
@@ -15,6 +16,8 @@ from trio_mq import Consumer
 
 from .conftest import MakeTopic
 from .pairs import Pair, knows_topic
+
+pytestmark = pytest.mark.slow
 
 QUERY_OFFSET = 14
 COUNT = 40
