@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -9,17 +10,21 @@ from contextlib import asynccontextmanager
 import attrs
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.broker.follow import PERIOD_S, WAITING_MOST, Follower, ItemState
 from trio_mq.broker.groups import GroupTable
+from trio_mq.broker.mastercalls import Pages
 from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.pop.modes import RequestModes
 from trio_mq.broker.saver import Saver
 from trio_mq.broker.tables import BrokerTables, load_tables
 from trio_mq.broker.timermetrics import TimerMetrics
 from trio_mq.broker.topics import TopicTable
 from trio_mq.config import Address, BrokerSettings
-from trio_mq.errors import RequestRefused
+from trio_mq.errors import BodyError, RequestRefused
 from trio_mq.net.requests import Reply, RequestTable, requests_in
 from trio_mq.protocol import jsondialect
 from trio_mq.protocol.bodies import DataVersion
@@ -530,3 +535,62 @@ async def test_answers_that_mean_nothing_change_nothing(autojump_clock, network,
         assert (slave.topics.to_json(), slave.offsets.to_json()) == before
         assert ItemState.GOOD not in slave.states() - {slave.view("timer counts").state}
         assert slave.timer.checkpoints == []
+
+
+NAMES = [
+    "dataVersion",
+    "offsetTable",
+    "topicConfigTable",
+    "subscriptionGroupTable",
+    "forbiddenTable",
+    "timingCount",
+    "lmqOffsetTable",
+    "messageRequestModeMap",
+    "counter",
+    "timestamp",
+    "stateVersion",
+    "T@G",
+    "T",
+    "G",
+    "0",
+    "count",
+    "perm",
+    "topicName",
+    "groupName",
+    "mode",
+    "attributes",
+    "topicQueueMappingDetailMap",
+]
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.sampled_from(NAMES)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(NAMES) | st.integers(-2, 5), inner, max_size=5)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_whatever_a_master_says_is_a_table_or_refused(value):
+    """Any other error would end the broker."""
+    clock = TrioClock(1_000)
+    offsets = ConsumerOffsets(SETTINGS, clock)
+    takers = (
+        TopicTable(SETTINGS, clock).take_over,
+        GroupTable(SETTINGS, clock).take_over,
+        RequestModes().take_over,
+        DelayOffsets(clock).take_over,
+        TimerMetrics(clock).take_over,
+        lambda value: offsets.take_over(value, returned=True),
+        lambda value: Pages("topicConfigTable", ("topicQueueMappingDetailMap",)).take(3, value),
+        lambda value: Pages("subscriptionGroupTable", ("forbiddenTable",)).take(None, value),
+    )
+    for take in takers:
+        with contextlib.suppress(BodyError):
+            take(value)

@@ -377,7 +377,18 @@ def test_light_queues_of_a_master_have_a_table_of_their_own():
     assert copy.query("%LMQ%q", "%LMQ%q", 0) == 5
 
 
-@pytest.mark.parametrize("bad", [None, [], {"offsetTable": 1}, {"offsetTable": {"T@G": {"x": 1}}}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        [],
+        {"offsetTable": 1},
+        {"offsetTable": {"T@G": {"x": 1}}},
+        {"offsetTable": {"T@G": {0: float("inf")}}},
+        {"offsetTable": {"T@G": {0: 2**63}}},
+        {"offsetTable": {"T@G": [1]}},
+    ],
+)
 def test_an_answer_that_is_no_table_changes_nothing(bad):
     copy = copy_of(("G", 5))
     before = copy.to_json()

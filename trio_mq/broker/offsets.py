@@ -21,6 +21,7 @@ from trio_mq.broker.names import LMQ_PREFIX
 from trio_mq.broker.statejson import is_older, json_object, next_version
 from trio_mq.clock import Clock
 from trio_mq.config import BrokerSettings
+from trio_mq.config.kinds import LONG_MAX
 from trio_mq.errors import BodyError
 from trio_mq.protocol import bodies
 from trio_mq.protocol.bodies import ConsumerOffsetWrapper, DataVersion
@@ -381,7 +382,10 @@ def _by_key(value: dict[str, Any], name: str) -> dict[str, dict[int, int]]:
         if not isinstance(queues, dict):
             raise BodyError(f"{name}: {key!r} has no object of offsets")
         try:
-            table[key] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-        except (TypeError, ValueError):
+            found = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+        except (TypeError, ValueError, OverflowError):
             raise BodyError(f"{name}: {key!r} has offsets that are no numbers") from None
+        if found and max(found.values()) > LONG_MAX:
+            raise BodyError(f"{name}: {key!r} has an offset of {max(found.values())}")
+        table[key] = found
     return table
