@@ -203,8 +203,9 @@ class MasterLink:
                 told = kept.value
                 await self._stream.send_all(encode_report(told))
                 self._traffic.last_write_s = trio.current_time()
-                with trio.move_on_after(self._heartbeat_s):
-                    await kept.reached(told + 1)
+                if kept.value == told:
+                    with trio.move_on_after(self._heartbeat_s):
+                        await kept.reached(told + 1)
         except BROKEN:
             self._ended(LinkEnd(EndKind.CLOSED, "the connection broke"))
             link.cancel()
