@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from random import Random
 
 import attrs
 import pytest
@@ -12,6 +13,7 @@ import trio
 
 from tests.broker.timer_support import out_of
 from tests.client.simulations import consumer, send
+from tests.marks import first_fast
 from trio_mq import Message, Producer, TransactionState
 from trio_mq.broker.follow import PERIOD_S, ItemState
 from trio_mq.config.ha import BrokerRole
@@ -240,3 +242,44 @@ async def test_a_slave_without_its_master_keeps_all_and_follows_again(autojump_c
         await cluster.create_topic("U", 1, master)
         await trio.sleep(60 + FOLLOWED_S)
         assert "U" in tables(slave)["topics"]["topicConfigTable"]
+
+
+@pytest.mark.parametrize("seed", first_fast(range(20)))
+async def test_c070_whenever_the_master_is_lost(autojump_clock, seed):
+    """Delays of all kinds, a network that is slow at times, an end at any moment: none lost, and few come twice."""
+    random = Random(seed)
+    async with pair(delay_s=0.001) as (cluster, master, slave):
+        sent, began_s = {}, trio.current_time()
+        ends_s = random.uniform(5, 40)
+        number = 0
+        while (age_s := trio.current_time() - began_s) < ends_s:
+            body = b"%d" % number
+            if random.random() < 0.5:
+                level = random.choice((1, 2, 3))
+                sent[body] = age_s + (1, 5, 10)[level - 1]
+                await send(cluster, body, delay_level=level)
+            else:
+                delay_s = random.uniform(1, 30)
+                sent[body] = age_s + delay_s
+                await send(cluster, body, deliver_after=timedelta(seconds=delay_s))
+            number += 1
+            if random.random() < 0.1:
+                slave.delay(random.choice((0.0, 0.2, 1.0)), master.host)
+            await trio.sleep(random.uniform(0, 1))
+        slave.delay(0.0, master.host)
+        await trio.sleep(random.uniform(0, 1.5))
+        replicated = slave.inside.store.log.written == master.inside.store.log.written
+        delivered = came(master)
+        lost_s = trio.current_time() - began_s
+        await master.kill()
+        await trio.sleep(random.uniform(0, 10))
+        await promote(slave)
+        await trio.sleep(60)
+        counts = came(slave)
+        if replicated:
+            assert counts.keys() == sent.keys()
+        repeated = {body for body, count in counts.items() if count > 1}
+        assert max(counts.values()) <= 2
+        assert repeated <= delivered.keys()
+        early = {body for body in repeated if sent[body] < lost_s - PERIOD_S - 5}
+        assert not early, "they were delivered before the last sync"
