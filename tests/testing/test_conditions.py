@@ -145,6 +145,17 @@ async def test_a_connection_in_use_is_cut_or_reset(pair, autojump_clock):
     assert pair.network.between(A, B) == []
 
 
+async def test_nothing_comes_after_what_was_lost(pair, autojump_clock):
+    client, server = await pair.connected()
+    direction = client.wire.direction(A)
+    direction.stop_after(2, "silence")
+    await client.send(b"abcd")
+    direction.stop_after(100, "end")
+    await client.send(b"efgh")
+    assert await server.receive_some() == b"ab"
+    assert await silent(server)
+
+
 async def test_a_slow_receiver_takes_so_many_bytes_per_second(pair, autojump_clock):
     client, server = await pair.connected()
     pair.network.throttle(A, 1000)

@@ -83,8 +83,10 @@ class Direction:
         return self.is_known_reset or (self.unread and not is_apart)
 
     def stop_after(self, count: int, ending: Ending) -> None:
-        """Let `count` more bytes through, from now; then comes the end of that kind."""
-        self._left, self._ending = count, ending
+        """Let `count` more bytes through, from now; then comes the end of that kind. The earlier of two ends counts:
+        what was lost after the first one is never followed by anything."""
+        if self._left is None or count < self._left:
+            self._left, self._ending = count, ending
         self.changed.notify()
 
     def let_go(self) -> None:
