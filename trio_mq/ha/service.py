@@ -25,6 +25,7 @@ from trio_mq.ha.primary import Primary
 from trio_mq.ha.replica import Replica
 from trio_mq.ha.runtime import HARuntime, SlaveSide
 from trio_mq.ha.states import LinkState, StateWatch
+from trio_mq.ha.stuck import StuckWatch
 from trio_mq.net.dial import LinkPool, open_pool
 from trio_mq.net.network import Listening, Network
 from trio_mq.protocol.codes import ResponseCode
@@ -158,8 +159,15 @@ class Replication:
             open_pool(connect=self._network.connect) as self._pool,
             trio.open_nursery() as nursery,
         ):
-            if self.tables is not None:
-                await nursery.start(self.tables.run)
+            tables = self.tables
+            if tables is not None:
+                await nursery.start(tables.run)
+                stuck = StuckWatch(
+                    self.replica.state,
+                    lambda: self._store.log.written,
+                    lambda: tables.master_log_end,
+                )
+                await nursery.start(stuck.run)
             await nursery.start(self.replica.run)
             nursery.start_soon(self._watch_link, self.replica.state)
             task_status.started()
