@@ -136,33 +136,34 @@ def sides(history, slave, start=0):
 
 def test_a_prefix_is_one_byte_for_byte():
     master, slave, store = sides(b"abcdef", b"abc")
-    slave.look(store, master, may_cut=False)
+    slave.look(store, master)
     store.log.data = b"abcxef"
     with pytest.raises(AssertionError, match="agrees up to 3"):
-        slave.look(store, master, may_cut=False)
+        slave.look(store, master)
 
 
 def test_a_log_may_begin_later_and_may_be_that_of_an_earlier_life():
     master, slave, store = sides(b"abcdef", b"cde", start=2)
-    slave.look(store, master, may_cut=False)
+    slave.look(store, master)
     master.is_lossy = True
     master.begin(FakeStore(b"abc"))
     master.store = FakeStore(b"abcXYZ")
     master.look()
-    slave.look(store, master, may_cut=False)
+    slave.look(store, master)
     assert not slave.follows(master.log)
     store.log.data = b"cdeYZ"  # the first life, and then the second one
     with pytest.raises(AssertionError, match="of no master"):
-        slave.look(store, master, may_cut=False)
+        slave.look(store, master)
 
 
 def test_a_log_does_not_go_back_in_one_life():
     master, slave, store = sides(b"abcdef", b"abcd")
-    slave.look(store, master, may_cut=False)
+    slave.look(store, master)
     store.log.data = b"ab"
     with pytest.raises(AssertionError, match="went back from 4 to 2"):
-        slave.look(store, master, may_cut=False)
-    slave.look(store, master, may_cut=True)
+        slave.look(store, master)
+    with pytest.raises(AssertionError, match="4000 bytes were cut"):
+        sides(b"x" * 5000, b"x" * 5000)[1].cut(FakeStore(b"x" * 1000), on_purpose=False)
 
 
 def test_a_master_loses_nothing_without_a_power_cut():

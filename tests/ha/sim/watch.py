@@ -148,19 +148,26 @@ class Slave:
             f"it reported {kept} as durable, and came back with {store.log.written}"
         )
 
+    def cut(self, store: Store, *, on_purpose: bool) -> None:
+        """The log was cut: `on_purpose` as haCutWhenAhead has it, or what of a record was torn."""
+        lost = self.end - store.log.written
+        assert on_purpose or lost < MOST_RECORD_BYTES, f"{self.node}: {lost} bytes were cut"
+        if on_purpose:
+            self._queues.clear()
+        self._reset(store)
+
     def _reset(self, store: Store) -> None:
         self.start, self.has = store.log.start, bytearray()
         self._same.clear()
 
-    def look(self, store: Store, master: Master, *, may_cut: bool) -> None:
+    def look(self, store: Store, master: Master) -> None:
         """See that its log is the beginning of one of the master's histories, and what must not go back."""
         end = store.log.written
         if store.log.start != self.start and not self.has:
             self.start = store.log.start
-        if end < self.end:
-            assert may_cut, f"{self.node}: the log went back from {self.end} to {end} while it ran"
-            self._reset(store)
-            self._queues.clear()
+        assert end >= self.end, (
+            f"{self.node}: the log went back from {self.end} to {end} while it ran"
+        )
         if end > self.end:
             self.has += log_bytes(store, self.end, end)
         self.best = max(self.best, store.confirmed)
@@ -238,10 +245,20 @@ class Watch:
         store = slave.store = inside.store
         slave.begin(store)
         _after(store, lambda: self._look_at(slave, store))
+        copy = inside.replication.copy
+        assert copy is not None, "a slave has its copy"
+        cut_to = copy.cut_to
+
+        async def cutting(offset: int) -> None:
+            self._look_at(slave, store)
+            await cut_to(offset)
+            slave.cut(store, on_purpose=self.may_cut)
+
+        copy.cut_to = cutting  # type: ignore[method-assign]
 
     def _look_at(self, slave: Slave, store: Store) -> None:
         self.master.look()  # the blank at the end of a file comes without a message
-        slave.look(store, self.master, may_cut=self.may_cut)
+        slave.look(store, self.master)
 
     def pushed(self, to: int) -> None:
         """The master believes that a slave has all before `to`."""
