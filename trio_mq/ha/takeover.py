@@ -118,6 +118,8 @@ class Takeover:
             if await self._go_on():
                 continue
             await more.wait()
+            # The report of what was appended goes out first: senders on the master wait for it.
+            await trio.lowlevel.checkpoint()
             if self._damaged_at is not None:
                 await trio.sleep_until(self._searched_s + SEARCH_S)
 
