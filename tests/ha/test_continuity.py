@@ -269,12 +269,22 @@ async def test_files_of_another_size_are_found_before_anything_is_copied(autojum
 # -- masters that answer little
 
 
+async def test_a_master_that_answered_before_is_known_to_do_so(autojump_clock):
+    log = await history()
+    async with slave_of(log, after(log, 30), Asked(log)) as slave:
+        assert (await slave.check()).verdict is Verdict.CONTINUES
+        slave.master.is_dead = True
+        found = await slave.check()
+        assert (found.verdict, found.answered_before) == (Verdict.UNANSWERED, True)
+
+
 async def test_nobody_answers(autojump_clock):
     log = await history()
     async with slave_of(log, after(log, 30), Asked(log, is_dead=True)) as slave:
         found = await slave.check()
         assert (found.verdict, found.goes_on) == (Verdict.UNANSWERED, True)
         assert "no answer within 3 s" in found.text
+        assert not found.answered_before
         assert slave.remembered is None
         assert not await slave.continuity.answers()
         slave.master.is_dead = False

@@ -423,6 +423,41 @@ async def test_without_an_answer_it_copies_on_with_a_warning(autojump_clock, cap
         assert len(lines(caplog, "without a check")) == 1
 
 
+async def test_a_master_that_answered_before_is_asked_again_before_anything_is_copied(
+    autojump_clock, caplog
+):
+    silent = Finding(Verdict.UNANSWERED, "no answer", answered_before=True)
+    found = [silent, silent, Finding(Verdict.CONTINUES)]
+
+    async def check():
+        return found.pop(0)
+
+    bench = Bench(check=check)
+    async with bench.running(bench.master(feeds(LOG))):
+        await settle(9)
+        assert bench.log.data == b""
+        assert bench.replica.state.state is LinkState.READY
+        assert "it did before" in bench.replica.view.last_error
+        await settle(2)
+        assert bench.log.data == LOG
+        assert not lines(caplog, "without a check")
+
+
+async def test_a_master_that_does_not_answer_any_more_is_copied_from_after_a_minute(
+    autojump_clock, caplog
+):
+    async def check():
+        return Finding(Verdict.UNANSWERED, "no answer", answered_before=True)
+
+    bench = Bench(check=check)
+    async with bench.running(bench.master(feeds(LOG))):
+        await settle(59)
+        assert bench.log.data == b""
+        await settle(2)
+        assert bench.log.data == LOG
+        assert len(lines(caplog, "without a check")) == 1
+
+
 async def test_a_link_without_a_check_ends_when_the_master_answers_questions(autojump_clock):
     check = Checks(Verdict.UNANSWERED, Verdict.DIVERGED)
     answers = iter([False, False, True])

@@ -103,9 +103,13 @@ class Continuity:
         May cut the own log: what is torn at its end, and with `haCutWhenAhead` what the master does not have.
         """
         try:
-            return await self._checked()
+            found = await self._checked()
         except Unanswered as error:
-            return Finding(Verdict.UNANSWERED, f"the master does not answer questions: {error}")
+            found = Finding(Verdict.UNANSWERED, f"the master does not answer questions: {error}")
+        if found.verdict is not Verdict.UNANSWERED:
+            return found
+        known = bool(self._copy.end) and (await self._loaded()).table.run is not None
+        return attrs.evolve(found, answered_before=known)
 
     async def answers(self) -> bool:
         """Whether the master answers what a check has to know."""

@@ -17,7 +17,8 @@ class Verdict(enum.Enum):
     CONTINUES = "continues"
     #: Nobody can say: copy on, with a warning.
     UNKNOWN = "unknown"
-    #: The master does not answer questions: copy on, with a warning, and ask again.
+    #: The master does not answer questions. One that did before is asked again for a while; then, or if it never did:
+    #: copy on, with a warning, and ask again.
     UNANSWERED = "unanswered"
     #: We have more than the master.
     AHEAD = "slave ahead"
@@ -35,6 +36,8 @@ class Finding:
 
     verdict: Verdict
     text: str = ""
+    #: Of a master that does not answer: whether it did before, so that it is worth to ask again before copying.
+    answered_before: bool = False
 
     @property
     def goes_on(self) -> bool:

@@ -12,6 +12,7 @@ SUSPEND: nothing is copied until a check every 30 s finds that it does, or the m
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn
 
@@ -36,6 +37,8 @@ RECONNECT_S: Final = 5.0
 RECHECK_S: Final = 30.0
 #: Time until a master that did not answer questions is asked again, for the first time.
 ASK_AGAIN_S: Final = 3.0
+#: How long a master that has answered questions before is asked again before anything is copied without an answer.
+UNANSWERED_LIMIT_S: Final = 60.0
 #: Time until the same complaint is told again.
 REPEAT_S: Final = 60.0
 #: Equal mismatches until they are an error: the first ones may come from a master that is just starting.
@@ -113,6 +116,8 @@ class Replica:
         self._attempt = trio.CancelScope()
         self._recheck = trio.Event()
         self._links = 0
+        #: Since when a master that answered before does not.
+        self._unanswered_since_s = math.inf
         self._last_error = ""
         self._complaints = Complaints()
         self.traffic = Traffic()
@@ -196,12 +201,24 @@ class Replica:
             return RECONNECT_S
         try:
             found = await self._found()
+            if self._asks_again(found):
+                self._complain(f"{found.text}; it did before, so nothing is copied unchecked yet")
+                return RECONNECT_S
             if found.goes_on:
                 return self._after(await self._copied(stream, address, found), address)
         finally:
             await stream.aclose()
         await self._suspended(found)
         return 0.0
+
+    def _asks_again(self, found: Finding) -> bool:
+        """Whether to try again for an answer: without one, bytes of another history may follow those here."""
+        if found.verdict is not Verdict.UNANSWERED or not found.answered_before:
+            self._unanswered_since_s = math.inf
+            return False
+        now_s = trio.current_time()
+        self._unanswered_since_s = min(self._unanswered_since_s, now_s)
+        return now_s - self._unanswered_since_s < UNANSWERED_LIMIT_S
 
     async def _copied(self, stream: RawStream, address: Address, found: Finding) -> LinkEnd:
         self._links += 1
