@@ -77,6 +77,20 @@ async def play(scenario: Scenario) -> Outcome:
     return outcome
 
 
+class Killed(Exception):
+    """A process was killed while it started."""
+
+
+async def started(node: BrokerNode) -> None:
+    """Start a machine's process."""
+    try:
+        await node.start()
+    except RuntimeError as error:
+        if "task_status" in str(error):  # Trio's own, of a task that ends before it has begun
+            raise Killed from error
+        raise
+
+
 class Play:
     """See the module."""
 
@@ -97,6 +111,7 @@ class Play:
             may_cut=bool(ha.get("cut_when_ahead")),
         )
         self.nodes = [master, *nodes]
+        master.disk.run_delay_s = scenario.disk_s
         self._starting: defaultdict[BrokerNode, trio.Lock] = defaultdict(trio.Lock)
         self._number = 0
         self._quiet = False
@@ -289,9 +304,12 @@ class Play:
     async def _start(self, node: BrokerNode) -> None:
         async with self._starting[node]:
             while not node.running:
+                node.disk.run_delay_s = self.scenario.disk_s
                 try:
-                    await node.start()
+                    await started(node)
                 except* (StoreFull, ConfigError):  # the disk is full; whoever runs it tries again
+                    await trio.sleep(START_AGAIN_S)
+                except* Killed:  # whoever did that starts it again
                     await trio.sleep(START_AGAIN_S)
 
     async def _names_away(self, lasting_s: float) -> None:

@@ -88,6 +88,8 @@ class Scenario:
     slave_store: dict[str, Any]
     slave_ha: dict[str, Any]
     delay_s: float
+    #: What a call to the disk takes that is not made on the loop's thread, a sync say.
+    disk_s: float
     lasting_s: float
     producers: int
     #: Mean time between two messages of a producer.
@@ -103,7 +105,8 @@ class Scenario:
 
     def __str__(self) -> str:
         head = (
-            f"seed {self.seed}: {self.slaves} slaves, {self.lasting_s:.0f} s, {self.ha}, {self.store}, "
+            f"seed {self.seed}: {self.slaves} slaves, {self.lasting_s:.0f} s, disk {self.disk_s:g} s, "
+            f"{self.ha}, {self.store}, "
             f"slaves {self.slave_ha} {self.slave_store}"
         )
         return "\n  ".join([head, *map(str, self.events)])
@@ -133,6 +136,7 @@ def scenario(seed: int) -> Scenario:
         slave_store={"flush_disk_type": rng.choice(flush)},
         slave_ha={"cut_when_ahead": rng.random() < 0.3},
         delay_s=rng.choice((0.0, 0.0, 0.001, 0.05)),
+        disk_s=rng.choice((0.0, 0.0, 0.01, 0.2)),
         lasting_s=lasting_s,
         producers=producers,
         pause_s=lasting_s * producers / rng.choice((20, 60, 150)),
