@@ -50,7 +50,9 @@ def read_all(read: Callable[[int, int], bytes], begin: int, end: int) -> bytes:
     """Bytes from files that are read one after the other."""
     data = b""
     while begin + len(data) < end:
-        data += warmed(partial(read, 1 << 20, begin + len(data)))
+        piece = warmed(partial(read, 1 << 20, begin + len(data)))
+        assert piece, f"there is nothing at {begin + len(data)}, before {end}"
+        data += piece
     return data
 
 

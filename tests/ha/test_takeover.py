@@ -331,6 +331,21 @@ async def test_a_torn_end_after_a_kill_is_nothing_to_be_warned_of(autojump_clock
         assert [r for r in caplog.records if r.levelno > logging.INFO] == []
 
 
+async def test_a_slave_that_has_lost_its_log_begins_anew(autojump_clock):
+    """A power cut took the name of its first file, and left files of queues."""
+    master = await original(60)
+    copying = Copying.make(master)
+    async with copying.life(end="kill") as running:
+        await running.take(master, master.end)
+        running.store.dispatcher.finish()
+    copying.disk.remove_tree("/slave/commitlog")
+    async with copying.life() as running:
+        assert (running.copy.end, list(running.store.queues)) == (0, [])
+        await running.take(master, master.end)
+        running.store.dispatcher.finish()
+        assert picture(running.store) == master.picture
+
+
 async def test_what_a_stop_has_no_time_for_is_taken_over_by_the_next_start(
     autojump_clock, monkeypatch
 ):

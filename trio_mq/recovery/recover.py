@@ -374,8 +374,12 @@ class _Recovery:
     def _without_log(self) -> None:
         """A store without log files: offsets go on, nothing can be read. Blocking."""
         parts, report, found = self._parts, self._report, self._found
-        report.log_end = plan.end_without_log(found)
-        if found.dispatched_to > 0:
+        if self.choices.copied:  # it begins anew, and so do its queues
+            for queue in parts.queues:
+                parts.queues.drop(queue)
+        else:
+            report.log_end = plan.end_without_log(found)
+        if found.dispatched_to > 0 and not self.choices.copied:
             report.notes.append(
                 f"the commit log has no file, but queues know records up to {found.dispatched_to}: they are "
                 f"gone; offsets go on, the log's at {report.log_end}"
