@@ -39,6 +39,10 @@ bench-client *args:
 bench-recovery *args:
     {{bin}}python -m bench.recovery {{args}}
 
+# a slave catches up, comes back and stops: pairs of trio-mq and of Apache's
+bench-ha *args:
+    {{bin}}python -m bench.ha {{args}}
+
 # ruff, and the layout that ruff would give
 lint:
     {{bin}}python -m ruff check .

@@ -61,37 +61,41 @@ class Catch:
 
 @attrs.define
 class Pair:
-    """Name server, master and slave of one kind."""
+    """Master and slave of one kind; with Apache's a name server, while ours is in the master's process."""
 
-    kind: Kind
     home: Path
-    nameserver: servers.ApacheNameServer
+    nameservers: list[servers.ApacheNameServer]
     master: servers.Server
     slave: servers.Server
 
     def discard(self) -> None:
         """End all, and remove the stores."""
-        for server in (self.slave, self.master, self.nameserver):
+        for server in (self.slave, self.master, *self.nameservers):
             server.discard()
         shutil.rmtree(self.home, ignore_errors=True)
 
 
 def pair(kind: Kind, home: Path, **settings: str) -> Pair:
-    """The name server runs, the brokers do not yet. Their stores are `master.store` and `slave.store`."""
+    """Brokers that do not run yet. Their stores are `master.store` and `slave.store`."""
     shutil.rmtree(home, ignore_errors=True)
-    nameserver = servers.ApacheNameServer(home=home / "namesrv", jvm=("-Xmx128m",))
-    nameserver.start()
-    brokers = []
-    for role in (MASTER, SLAVE):
-        options = {"jvm": JVM} if kind == "apache" else {}
-        cls = servers.TrioServer if kind == "trio" else servers.ApacheBroker
-        broker = cls(
-            name="bench", home=home / f"broker-{role['brokerId']}", nameservers=[nameserver.address],
-            settings={**SETTINGS, **settings}, **options,
-        )  # fmt: skip
-        set_role(broker, role)
-        brokers.append(broker)
-    return Pair(kind, home, nameserver, brokers[0], brokers[1])
+    nameservers: list[servers.ApacheNameServer] = []
+    common = {"name": "bench", "settings": {**SETTINGS, **settings}}
+    if kind == "trio":
+        port = servers.free_port()
+        common["nameservers"] = [f"127.0.0.1:{port}"]
+        master: servers.Server = servers.TrioServer(
+            home=home / "master", nameserver_port=port, **common
+        )
+        slave: servers.Server = servers.TrioServer(home=home / "slave", **common)
+    else:
+        nameservers.append(servers.ApacheNameServer(home=home / "namesrv", jvm=("-Xmx128m",)))
+        nameservers[0].start()
+        common |= {"nameservers": [nameservers[0].address], "jvm": JVM}
+        master = servers.ApacheBroker(home=home / "master", **common)
+        slave = servers.ApacheBroker(home=home / "slave", **common)
+    set_role(master, MASTER)
+    set_role(slave, SLAVE)
+    return Pair(home, nameservers, master, slave)
 
 
 def catch_up(kind: Kind, behind: Behind, home: Path, *, empty: bool = False) -> Catch:
@@ -187,7 +191,8 @@ def stop_without_master(kind: Kind, home: Path, *, silent: bool) -> float:
         port = nobody.getsockname()[1]
         if not silent:
             nobody.close()
-        brokers = pair(kind, home, haMasterAddress=f"127.0.0.1:{port}")
+        brokers = pair(kind, home)
+        brokers.slave.nameservers = []
         set_role(brokers.slave, SLAVE, haMasterAddress=f"127.0.0.1:{port}")
         try:
             brokers.slave.start()
