@@ -220,11 +220,13 @@ def log_bytes(store: Path, begin: int, end: int, segment: int = SEGMENT) -> byte
 def same_logs(one: Path, other: Path, end: int, segment: int = SEGMENT) -> int:
     """Fails with the first offset where two logs differ before ``end``; returns how much both have."""
     begin = max(min(segments(one)), min(segments(other)))
-    mine, theirs = log_bytes(one, begin, end, segment), log_bytes(other, begin, end, segment)
-    assert len(mine) == len(theirs) == end - begin, "both logs reach the end"
-    if mine != theirs:
-        at = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
-        raise AssertionError(f"the logs differ from offset {begin + at}")
+    for at in range(begin, end, SEGMENT):
+        to = min(at + SEGMENT, end)
+        mine, theirs = log_bytes(one, at, to, segment), log_bytes(other, at, to, segment)
+        assert len(mine) == len(theirs) == to - at, f"both logs reach {to}"
+        if mine != theirs:
+            first = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
+            raise AssertionError(f"the logs differ from offset {at + first}")
     return end - begin
 
 

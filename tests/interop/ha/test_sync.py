@@ -61,4 +61,3 @@ def killed(pair: Pair, java: Java, name: str) -> None:
     pair.master.start()
     pair.check_same()
     assert failed, "the load ended because its master did"
-
