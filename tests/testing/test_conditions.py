@@ -88,6 +88,19 @@ async def test_a_close_and_a_reset_pass_in_the_open_direction_only(pair, autojum
         await server.receive_some()
 
 
+async def test_who_was_deaf_when_the_other_died_hears_of_it_afterwards(pair, autojump_clock):
+    client, server = await pair.connected()
+    pair.network.deafen(A, B)
+    client.wire.reset()
+    await server.aclose()
+    assert pair.network.between(A, B) == [client.wire], "one end knows nothing yet"
+    assert await silent(client)
+    pair.network.mend()
+    with pytest.raises(anyio.BrokenResourceError):
+        await client.receive_some()
+    assert pair.network.between(A, B) == []
+
+
 async def test_others_hear_a_host_that_one_is_deaf_to(pair, autojump_clock):
     pair.network.deafen(B, "10.0.0.9")
     client, server = await pair.connected()

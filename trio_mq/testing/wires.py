@@ -192,7 +192,7 @@ class Wire:
     @property
     def is_over(self) -> bool:
         """Whether neither end uses it any more."""
-        return all(direction.unread or direction.is_known_reset for direction in self.directions)
+        return all(one.unread or (self.is_reset and not one.is_held) for one in self.directions)
 
     def hold(self, held: bool, *directions: Direction) -> None:
         """Begin or end a partition, of some directions or of both: bytes wait for its end, as TCP sends them again

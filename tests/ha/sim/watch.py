@@ -126,6 +126,8 @@ class Slave:
         self.has = bytearray()
         #: While its process lives.
         self.store: Store | None = None
+        #: While some of its log is cut off, which takes a while.
+        self.is_being_cut = False
         #: How much of its log was found to be that of each history, and where it differs.
         self._same: dict[int, int] = {}
         #: Highest log end that it ever really had, as it reports it.
@@ -141,6 +143,7 @@ class Slave:
     def begin(self, store: Store) -> None:
         """A life begins."""
         self._queues.clear()
+        self.is_being_cut = False
         kept = self.best if store.is_sync else 0
         self._reset(store)
         # What it reported was durable. (A torn record at the end was, too, and is cut off all the same.)
@@ -251,12 +254,16 @@ class Watch:
 
         async def cutting(offset: int) -> None:
             self._look_at(slave, store)
+            slave.is_being_cut = True
             await cut_to(offset)
+            slave.is_being_cut = False
             slave.cut(store, on_purpose=self.may_cut)
 
         copy.cut_to = cutting  # type: ignore[method-assign]
 
     def _look_at(self, slave: Slave, store: Store) -> None:
+        if slave.is_being_cut:
+            return
         self.master.look()  # the blank at the end of a file comes without a message
         slave.look(store, self.master)
 
