@@ -114,7 +114,12 @@ class Replication:
         """The master's answer to a request, whatever it is; PeerUnavailable."""
         if self.master is None or self._pool is None:
             raise PeerUnavailable("no name server has told where the master answers requests")
-        return await self._pool.call(self.master, command, ASK_LIMIT_S)
+        pool, master = self._pool, self.master
+        try:
+            return await pool.call(master, command, ASK_LIMIT_S)
+        except PeerUnavailable:
+            await pool.drop(master)  # it may be half-open: the next question gets a new connection
+            raise
 
     # -- the stage around the broker -------------------------------------------------------------------------
 
