@@ -130,9 +130,11 @@ def catch_up(kind: Kind, behind: Behind, home: Path, *, empty: bool = False) -> 
 
 def watch(brokers: Pair, begin: int) -> tuple[float, float, float]:
     """When the master first had a slave, when that had its first new bytes, and when it had all."""
-    end = log_end(brokers.master.address)
-    connected = first = 0.0
     limit = time.monotonic() + LIMIT_S
+    # A broker that has only just begun may refuse to tell.
+    while (end := log_end(brokers.master.address)) < 0 and time.monotonic() < limit:
+        sleep(0.02)
+    connected = first = 0.0
     while time.monotonic() < limit:
         now = time.monotonic()
         assert brokers.slave.process is not None
