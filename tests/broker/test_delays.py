@@ -137,17 +137,19 @@ async def test_b071_c079_each_level_comes_when_it_is_due_and_not_before(autojump
 
 
 @asynccontextmanager
-async def delivering(clock: TrioClock) -> AsyncIterator[tuple[Store, Putter]]:
+async def delivering(
+    clock: TrioClock, offsets: DelayOffsets | None = None
+) -> AsyncIterator[tuple[Store, Putter, Delays]]:
     """The delivery alone, on a store whose own tasks rest: hours pass in a moment."""
     parts = open_parts(MemoryDisk(), STORE, clock, lambda _topic: False)
     try:
         await recover(parts)
         store = Store(parts, clock, HOST)
         putter = Putter(store, Redirects(STORE), clock)
-        delays = Delays(store, putter, DelayOffsets(clock), LEVELS_MS, clock)
+        delays = Delays(store, putter, offsets or DelayOffsets(clock), LEVELS_MS, clock)
         async with trio.open_nursery() as nursery:
             await nursery.start(delays.run)
-            yield store, putter
+            yield store, putter, delays
             nursery.cancel_scope.cancel()
     finally:
         parts.release()
@@ -155,7 +157,7 @@ async def delivering(clock: TrioClock) -> AsyncIterator[tuple[Store, Putter]]:
 
 async def test_a_level_of_two_hours_takes_no_time_to_test(autojump_clock):
     began_s = time.process_time()
-    async with delivering(TrioClock()) as (store, putter):
+    async with delivering(TrioClock()) as (store, putter, _):
         text = props(DELAY="18", UNIQ_KEY="u").encode()
         putter.deliver(Letter("T", 0, b"m", text, 1, bytes(8)))
         await trio.sleep(7199.99)
@@ -170,7 +172,7 @@ async def test_sixteen_retries_take_no_time_to_test(autojump_clock):
     began_s = time.process_time()
     clock = TrioClock()
     group = SubscriptionGroupConfig("G")
-    async with delivering(clock) as (store, putter):
+    async with delivering(clock) as (store, putter, _):
         put = putter.put(Letter("T", 0, b"m", props(UNIQ_KEY="u").encode(), 1, bytes(8)))
         record = decode(store.reader.record(put.log_offset))
         for times in range(16):
@@ -268,6 +270,28 @@ async def test_many_deliveries_are_saved_before_their_time(autojump_clock, monke
         delayed(bench, b"more")
         await trio.sleep(1.6)
         assert saved(bench.disk)[1] >= 800
+
+
+async def test_deliveries_that_become_durable_late_are_saved_before_their_time_too(
+    autojump_clock, monkeypatch
+):
+    """A sync may end between lots: what is delivered by then is not all that can be noted."""
+    monkeypatch.setattr(delays_module, "HURRY_AFTER", 200)
+    clock, saved_at = TrioClock(), []
+    offsets = DelayOffsets(clock)
+    async with delivering(clock, offsets) as (store, putter, delays):
+        delays.hurry = lambda: saved_at.append(offsets.get(1))
+        for number in range(1000):
+            text = props(DELAY="1", UNIQ_KEY=str(number)).encode()
+            putter.deliver(Letter("T", 0, b"m", text, 1, bytes(8)))
+        await trio.sleep(0.9)
+        waiting = store.log.written
+        await trio.sleep(0.2)
+        assert delays.delivered == 1000
+        for durable in (waiting + (store.log.written - waiting) // 4, store.log.written):
+            store.log.durable.advance(durable)
+            delays.settle()
+        assert 1000 - saved_at[-1] < 200 + delays_module.LOT
 
 
 @pytest.mark.parametrize("sync", [False, True])

@@ -119,9 +119,9 @@ class Delays:
         self._seen: tuple[int, float] | None = None
         #: Whether the clock was set back since the alarms of the levels were set.
         self._changed = False
-        #: Deliveries that may not be durable yet: end of the last record, level, offset behind.
-        self._unsettled: deque[tuple[int, int, int]] = deque()
-        #: Messages delivered since the start, and how many of them when progress was last to be saved.
+        #: Deliveries that may not be durable yet: end of the last record, level, offset behind, messages so far.
+        self._unsettled: deque[tuple[int, int, int, int]] = deque()
+        #: Messages delivered since the start, and how many of them progress told of when it was last to be saved.
         self.delivered = 0
         self._hurried = 0
         #: Has progress saved at once; the broker sets it.
@@ -163,10 +163,11 @@ class Delays:
         """Tell the table of progress of what has become durable."""
         durable = self._store.log.durable.value
         while self._unsettled and self._unsettled[0][0] <= durable:
-            _, level, offset = self._unsettled.popleft()
+            _, level, offset, delivered = self._unsettled.popleft()
             self._offsets.update(level, offset)
-            if self.delivered - self._hurried >= HURRY_AFTER and self.hurry is not None:
-                self._hurried = self.delivered
+            # Not all that is delivered: what becomes durable after that save would wait for the next period.
+            if delivered - self._hurried >= HURRY_AFTER and self.hurry is not None:
+                self._hurried = delivered
                 self.hurry()
 
     # -- the beginning ---------------------------------------------------------------------------------------
@@ -368,7 +369,7 @@ class Delays:
         level.next = behind
         if len(self._unsettled) >= UNSETTLED_MOST and self._unsettled[-1][1] == level.number:
             self._unsettled.pop()
-        self._unsettled.append((end, level.number, level.next))
+        self._unsettled.append((end, level.number, level.next, self.delivered))
 
     def _letter(
         self, level: _Level, entry: _Entry, record: bytes | None
