@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
+from collections.abc import Callable
 
 import pytest
 import trio
 
 from tests import golden_stores
+from trio_mq.broker.delayoffsets import DelayOffsets
 from trio_mq.broker.groups import GroupTable
 from trio_mq.broker.offsets import ConsumerOffsets
+from trio_mq.broker.pop.modes import RequestModes
 from trio_mq.broker.tables import (
     DELAYS,
     GROUPS,
@@ -20,6 +24,7 @@ from trio_mq.broker.tables import (
     CopyState,
     LoadedStateFile,
     StateFile,
+    Table,
     examine,
     load_tables,
 )
@@ -27,6 +32,7 @@ from trio_mq.broker.topics import TopicTable
 from trio_mq.config import BrokerSettings
 from trio_mq.errors import StoreDamaged, StoreError, StoreFull
 from trio_mq.protocol import jsondialect
+from trio_mq.protocol.bodies import SetMessageRequestModeBody, TopicConfig
 from trio_mq.store.disk import RealDisk
 from trio_mq.testing.clock import ManualClock
 from trio_mq.testing.disk import MemoryDisk, PowerCut
@@ -399,6 +405,51 @@ async def test_a_change_during_a_save_stays_unsaved(autojump_clock):
         loaded.table.commit("G", "T", 0, 2)
     assert loaded.unsaved
     assert b"{0:1}" in get(disk, MAIN)
+
+
+async def test_tables_are_encoded_off_the_loop(tmp_path, monkeypatch):
+    """Tens of thousands of queues take a good part of a second, in which nobody else would be served."""
+    table = ConsumerOffsets(SETTINGS, CLOCK)
+    loaded = await StateFile(RealDisk(), str(tmp_path), OFFSETS, table, CLOCK).load()
+    dumps, threads = jsondialect.dumps, []
+
+    def noted(value):
+        threads.append(threading.get_ident())
+        return dumps(value)
+
+    monkeypatch.setattr(jsondialect, "dumps", noted)
+    table.commit("G", "T", 0, 1)
+    await loaded.persist()
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+def changing_tables() -> list[tuple[Table, Callable[[int], object]]]:
+    """Tables, and what changes each."""
+    offsets, groups = ConsumerOffsets(SETTINGS, CLOCK), GroupTable(SETTINGS, CLOCK)
+    light, copy = ConsumerOffsets(SETTINGS, CLOCK), ConsumerOffsets(SETTINGS, CLOCK)
+    light.lmq = copy.following = True
+    topics, delays, modes = TopicTable(SETTINGS, CLOCK), DelayOffsets(CLOCK), RequestModes()
+
+    return [
+        (offsets, lambda number: offsets.commit("G", "T", 0, number)),
+        (light, lambda number: light.commit("%LMQ%G", "%LMQ%G", 0, number)),
+        (copy, lambda number: copy.commit(f"G{number}", "T", 0, number)),
+        (groups, lambda number: groups.set_readable("G", f"T{number}", readable=False)),
+        (topics, lambda number: topics.create_if_absent(TopicConfig(f"T{number}"))),
+        (delays, lambda number: delays.update(1, number)),
+        (modes, lambda number: modes.set_mode(SetMessageRequestModeBody("T", "G", "POP", number))),
+    ]
+
+
+@pytest.mark.parametrize(("table", "change"), changing_tables())
+def test_what_is_to_be_saved_does_not_change_any_more(table, change):
+    change(1)
+    content = table.to_json()
+    before = jsondialect.dumps(content)
+    change(2)
+    assert jsondialect.dumps(content) == before
+    assert jsondialect.dumps(table.to_json()) != before
 
 
 # -- all tables of a broker

@@ -251,7 +251,7 @@ class GroupTable:
         return {
             **self._unknown_of_file,
             "dataVersion": bodies.unstructure(self.version),
-            "forbiddenTable": self._forbidden,
+            "forbiddenTable": {name: dict(bits) for name, bits in self._forbidden.items()},
             "subscriptionGroupTable": {
                 name: {**self._unknown.get(name, {}), **bodies.unstructure(config)}
                 for name, config in self._groups.items()

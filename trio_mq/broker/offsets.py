@@ -251,7 +251,7 @@ class ConsumerOffsets:
 
     def wrapper(self) -> ConsumerOffsetWrapper:
         """The table as peers get it."""
-        return ConsumerOffsetWrapper(self._copy(), self.version)
+        return ConsumerOffsetWrapper(_copy(self._committed), self.version)
 
     def encoded(self) -> bytes:
         """The bytes of :meth:`wrapper`, made in a hurry: it may have many thousands of queues, and slaves ask often."""
@@ -345,23 +345,24 @@ class ConsumerOffsets:
 
     def to_json(self) -> Any:
         """The content of the file; fields that we do not know stay as they were read."""
+        table = _copy(self._committed)
         known: dict[str, Any] = {
             "dataVersion": bodies.unstructure(self.version),
-            "offsetTable": self._committed,
+            "offsetTable": table,
         }
         if self.lmq:
             # Groups of light queues read one queue only, and have a table of their own.
-            light = {key for key in self._committed if f"{SEPARATOR}{LMQ_PREFIX}" in key}
-            known["offsetTable"] = {k: v for k, v in self._committed.items() if k not in light}
-            known["lmqOffsetTable"] = {
-                key: self._committed[key][0] for key in light if 0 in self._committed[key]
+            light = {
+                key: table.pop(key) for key in list(table) if f"{SEPARATOR}{LMQ_PREFIX}" in key
             }
+            known["lmqOffsetTable"] = {key: of[0] for key, of in light.items() if 0 in of}
         if self.following and self._kept:
-            known[_KEPT] = self._kept
+            known[_KEPT] = _copy(self._kept)
         return {**self._unknown_of_file, **known}
 
-    def _copy(self) -> dict[str, dict[int, int]]:
-        return {key: dict(offsets) for key, offsets in self._committed.items()}
+
+def _copy(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    return {key: dict(offsets) for key, offsets in table.items()}
 
 
 def _parsed(value: Any) -> tuple[dict[str, dict[int, int]], DataVersion]:
