@@ -29,7 +29,14 @@ def agree(pair: Pair, java: Java, running: Load) -> None:
     check(acked, failed, everything(java, pair.ns, running.topic, pair.name))
 
 
-@pytest.mark.parametrize("ways", [("up", "down"), ("up",), ("down",)], ids=["both", "up", "down"])
+@pytest.mark.parametrize(
+    "ways",
+    [
+        pytest.param(("up", "down"), id="both"),
+        pytest.param(("down",), id="down"),
+        pytest.param(("up",), id="up", marks=pytest.mark.repeats),
+    ],
+)
 def test_a_partition_heals(pair: Pair, java: Java, topic: MakeTopic, ways: tuple[Way, ...]) -> None:
     """Longer than house-keeping: whoever hears nothing gives the link up, and a new one is made after the heal."""
     running = load(java, pair.ns, topic(pair))
@@ -43,7 +50,14 @@ def test_a_partition_heals(pair: Pair, java: Java, topic: MakeTopic, ways: tuple
     agree(pair, java, running)
 
 
-@pytest.mark.parametrize("after", [5, 12, 40_000], ids=["header", "no body", "body"])
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(5, id="header"),
+        pytest.param(12, id="no body", marks=pytest.mark.repeats),
+        pytest.param(40_000, id="body"),
+    ],
+)
 def test_a_stream_that_is_cut(pair: Pair, java: Java, topic: MakeTopic, after: int) -> None:
     """Inside a header, behind it, and inside of what follows; the slave asks for what it lacks."""
     running = load(java, pair.ns, topic(pair))
@@ -78,7 +92,7 @@ def test_c068_a_master_that_cannot_be_reached(pair: Pair, java: Java, topic: Mak
     agree(pair, java, running)
 
 
-@pytest.mark.parametrize("side", ["master", "slave"])
+@pytest.mark.parametrize("side", ["slave", pytest.param("master", marks=pytest.mark.repeats)])
 def test_a_process_that_hangs(pair: Pair, java: Java, topic: MakeTopic, side: str) -> None:
     """Its kernel still takes connections and bytes; the other end gives the link up all the same."""
     running = load(java, pair.ns, topic(pair))

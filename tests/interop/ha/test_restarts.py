@@ -15,7 +15,8 @@ from .loads import check, everything, load
 from .pairs import BACKOFF_S, MasterStatus, Pair, status_of
 
 End = Literal["kill", "stop"]
-ENDS: list[End] = ["kill", "stop"]
+#: That pairs come back from a clean stop is seen by other tests, too.
+ENDS = ["kill", pytest.param("stop", marks=pytest.mark.repeats)]
 
 
 @pytest.mark.parametrize("end", ENDS)
