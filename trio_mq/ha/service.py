@@ -126,23 +126,28 @@ class Replication:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Feed slaves, and take what was copied over into the queues, until cancelled; slaves get the rest then."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._feed)
-            if self.copy is not None:
-                await nursery.start(self.copy.run)
-            task_status.started()
             try:
+                feeding = trio.Event()
+                nursery.start_soon(self._feed, feeding)
+                await feeding.wait()
+                if self.copy is not None:
+                    await nursery.start(self.copy.run)
+                task_status.started()
                 await trio.sleep_forever()
-            finally:
+            finally:  # the shielded part waits for it, also when the start is cancelled half-way
                 self._stopping.set()
 
-    async def _feed(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve slaves. Shielded: at a stop they still get the rest of the log, for a limited time."""
+    async def _feed(self, feeding: trio.Event) -> None:
+        """Serve slaves; `feeding` is set once that has begun.
+
+        Shielded: at a stop they still get the rest of the log, for a limited time.
+        """
         with trio.CancelScope(shield=True) as scope:
             async with trio.open_nursery() as nursery:
                 serve = partial(self._network.serve_streams, [self._port], self.primary.serve)
                 await nursery.start(serve)
                 await nursery.start(self.primary.run)
-                task_status.started()
+                feeding.set()
                 await self._stopping.wait()
                 scope.deadline = trio.current_time() + DRAIN_LIMIT_S
                 await self.primary.drained()
