@@ -188,6 +188,23 @@ async def test_a_torn_end_that_the_new_run_does_not_have_is_cut(autojump_clock):
     assert 0 < same < 3
 
 
+async def test_without_the_cut_that_it_takes_nothing_is_copied(autojump_clock):
+    """What came behind a stale end would make another log of it, and nobody would see that."""
+    log = await history(common=30)
+    whole = after(log, 30)
+    master = Asked(log, run=777, end=whole)
+    copying = Copying.make(log)
+    async with slave_of(log, whole + 20, master, copying=copying) as slave:
+        copying.disk.fail_when(lambda o: "quarantine" in o.path, error=errno.ENOSPC)
+        found = await slave.check()
+        assert (found.verdict, found.goes_on) == (Verdict.UNCUT, False)
+        assert f"cut at {whole}" in found.text
+        assert slave.copy.end == whole + 20
+        copying.disk.heal()
+        assert (await slave.check()).verdict is Verdict.CONTINUES
+        assert slave.data == log.log[:whole]
+
+
 @pytest.mark.parametrize("lost", [1, 3, 25])
 async def test_c062_a_slave_ahead_is_found_with_both_offsets(autojump_clock, lost):
     """The master restarted with a shorter log. That counts also when its start says nothing new."""

@@ -42,6 +42,10 @@ STATE: Final = StateKind(
 _CONTINUES: Final = Finding(Verdict.CONTINUES)
 
 
+class _NotCut(Exception):
+    """The own log could not be cut where it has to be."""
+
+
 class Cuttable(Protocol):
     """What the check needs of :class:`trio_mq.ha.copylog.LogCopy`."""
 
@@ -106,6 +110,8 @@ class Continuity:
             found = await self._checked()
         except Unanswered as error:
             found = Finding(Verdict.UNANSWERED, f"the master does not answer questions: {error}")
+        except _NotCut as error:
+            found = Finding(Verdict.UNCUT, str(error))
         if found.verdict is not Verdict.UNANSWERED:
             return found
         known = bool(self._copy.end) and (await self._loaded()).table.run is not None
@@ -168,8 +174,15 @@ class Continuity:
         return _CONTINUES
 
     async def _cut_to(self, offset: int) -> None:
-        await self._copy.cut_to(offset)
-        self._own.forget(offset)
+        try:
+            await self._copy.cut_to(offset)
+        except (OSError, StoreError) as error:
+            raise _NotCut(
+                f"the own log has to be cut at {offset}, where it stops being the master's, and that failed: "
+                f"{describe(error)}"
+            ) from error
+        finally:
+            self._own.forget(offset)
 
     # -- logs that differ ------------------------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ class Verdict(enum.Enum):
     DIVERGED = "diverged"
     #: The master does not have any more what comes next here.
     TOO_OLD = "slave too old"
+    #: We have to cut our log first, and the disk did not let us: what would be copied may not fit behind it.
+    UNCUT = "cannot be cut"
     #: Its log has files of another size.
     FOREIGN = "other file sizes"
 
