@@ -16,7 +16,7 @@ from trio_mq.client.decoding import Source
 from trio_mq.client.fetch import Fetcher, PullSettings
 from trio_mq.client.instance import open_instance
 from trio_mq.client.options import ClientOptions
-from trio_mq.client.processqueue import FlowLimits, ProcessQueue
+from trio_mq.client.processqueue import CAUSES_MOST, FlowLimits, ProcessQueue
 from trio_mq.client.subscription import Subscriptions, parse
 from trio_mq.protocol import headers, record
 from trio_mq.protocol.bodies import BrokerData, ConsumerData, MessageQueue
@@ -171,6 +171,21 @@ async def test_a_refusal_is_told_once_and_tried_again_each_second(autojump_clock
     assert caplog.text.count("not you") == 1
     assert "PULL_MESSAGE (11) for T" in caplog.text
     assert "is pulled again" in caplog.text
+
+
+async def test_refusals_in_turn_are_told_once_each_and_of_many_only_the_last_are_kept(
+    autojump_clock, caplog
+):
+    causes = [f"cause {number}." for number in range(30)]
+    refusals = [no(ResponseCode.SYSTEM_ERROR, text) for text in ("in turn a", "in turn b") * 2]
+    refusals += [no(ResponseCode.SYSTEM_ERROR, text) for text in causes]
+    queue = ProcessQueue(QUEUE, 7)
+    with caplog.at_level(logging.INFO):
+        async with pulling(*refusals, queue=queue, for_s=40):
+            assert [text.rpartition("cause ")[2] for text in queue.failures][-1].startswith("29.")
+            assert len(queue.failures) == CAUSES_MOST
+    for text in ("in turn a", "in turn b", *causes):
+        assert caplog.text.count(text) == 1, text
 
 
 async def test_a_broker_that_does_not_know_the_group_is_told_of_it(autojump_clock):

@@ -136,9 +136,9 @@ class Fetcher:
         if reply.code not in (_FOUND, *_NOTHING, ResponseCode.PULL_OFFSET_MOVED):
             return await self._refused(queue, reply, address), None
         told = headers.decode(headers.PullMessageReply, reply.ext)
-        if queue.failure is not None:
+        if queue.failures:
             log.info("%r is pulled again", queue)
-            queue.failure = None
+            queue.failures.clear()
         self._go_where_told(queue, told.suggest_which_broker_id)
         queue.max_offset = told.max_offset
         queue.pulled_at_s = began_s
@@ -226,11 +226,9 @@ class Fetcher:
         return FAILURE_PAUSE_S
 
     def _failed(self, queue: ProcessQueue, why: str) -> None:
-        told = queue.failure or ""
-        if why in told:
+        if why in queue.failures:
             return
-        # Where brokers are tried in turn, each has a cause of its own.
-        queue.failure = f"{told} | {why}" if told else why
+        queue.failures.append(why)
         # A retry topic is made with the first heartbeat, and is not everywhere at once.
         level = logging.INFO if queue.queue.topic.startswith(RETRY_PREFIX) else logging.WARNING
         log.log(level, "%r is pulled again in %g s: %s", queue, FAILURE_PAUSE_S, why)

@@ -16,6 +16,9 @@ import attrs
 from trio_mq.client.messages import ReceivedMessage
 from trio_mq.protocol.bodies import MessageQueue
 
+#: Causes of failed pulls that are remembered: texts of brokers may have numbers that differ each time.
+CAUSES_MOST = 8
+
 
 @attrs.frozen
 class FlowLimits:
@@ -34,7 +37,7 @@ class ProcessQueue:
     """
 
     __slots__ = (
-        "_cached", "_limits", "_offsets", "_ready", "consumed_at_s", "dropped", "failure", "listed",
+        "_cached", "_limits", "_offsets", "_ready", "consumed_at_s", "dropped", "failures", "listed",
         "locked_until_s", "max_offset", "next_offset", "on_room", "paused", "preferred_broker_id",
         "pulled_at_s", "queue", "shown", "size_bytes",
     )  # fmt: skip
@@ -60,8 +63,9 @@ class ProcessQueue:
         self.paused = False
         #: Whether :class:`.Ready` has it in its round.
         self.listed = False
-        #: Why the last pull failed, for one line in the log for each cause.
-        self.failure: str | None = None
+        #: Why the last pulls failed, for one line in the log for each cause: brokers that are tried in turn have
+        #: a cause each.
+        self.failures: deque[str] = deque(maxlen=CAUSES_MOST)
         #: Until when a broker keeps it for this client, by the clock of the event loop; orderly consumption only.
         self.locked_until_s = 0.0
         #: When the last answered pull began, and when the message that was settled last was handed out; 0 before.
