@@ -347,17 +347,19 @@ async def test_nothing_to_send_is_no_lack_of_progress(autojump_clock) -> None:
         assert slave.heartbeats == []
 
 
-async def test_a_log_that_is_cut_ends_the_connections_beyond(autojump_clock, caplog) -> None:
-    """On a slave, whose port is open, too."""
+@pytest.mark.parametrize("grown", [1, 5])
+async def test_a_log_that_is_cut_ends_the_connections(autojump_clock, caplog, grown) -> None:
+    """On a slave, whose port is open, too; also when it has more than before by the time that it is looked at."""
     caplog.set_level(logging.INFO)
     async with master() as m:
         m.put(2)
         slave = await m.connect(report=m.end)
         await wait_all_tasks_blocked()
-        m.store.log.open_at(10)
-        m.primary.grown()
+        m.store.log.cut_back(10)
+        m.put(grown)
         await slave.until(lambda: slave.closed_s is not None)
-        assert "the log was cut to 10" in caplog.text
+        assert "the log was cut" in caplog.text
+        assert not slave.data, "what is there now is not what the slave has"
 
 
 async def test_what_ends_one_connection_leaves_the_others(autojump_clock) -> None:

@@ -116,6 +116,7 @@ class SlaveLink:
         self.meter = Meter(now_s)
         self.last_report_s = now_s
         self._log = commit_log
+        self._cuts = commit_log.cuts
         self._settings = settings
         self._stream = stream
         self._grown = grown
@@ -207,8 +208,9 @@ class SlaveLink:
         with self._sending:
             await self._requested.wait()
             while True:
-                if self.next > self._log.written:
-                    return LinkOver(f"the log was cut to {self._log.written}, before {self.next}")
+                if self._log.cuts != self._cuts or self.next > self._log.written:
+                    # It may have grown again since: what the slave has is not what is here now.
+                    return LinkOver(f"the log was cut, it ends at {self._log.written} now")
                 is_behind = self.next < self._log.written and not self.too_old
                 if is_behind and await self._send_log():
                     continue
@@ -237,8 +239,8 @@ class SlaveLink:
                 *(self.peer, self.next, self._log.start),
             )
             return False
-        if self.next + len(data) > self._log.written:
-            return True  # cut while the disk was waited for
+        if self._log.cuts != self._cuts:
+            return True  # while the disk was waited for
         offset, self.next = self.next, self.next + len(data)
         sent = pieces(data, offset, self._batch)
         await self._send(sent)

@@ -39,6 +39,8 @@ class CommitLog:
         self.written = 0
         #: Everything before is on the disk (survives a power cut).
         self.durable = Watermark()
+        #: How often the end of a log that is a copy was given up: what was read of it before may be gone.
+        self.cuts = 0
         #: Store time of the newest record that recovery found, ms; stored times never go back behind it.
         self.newest_ms = 0
         #: End of the file that `end` lies in.
@@ -142,6 +144,7 @@ class CommitLog:
     def cut_back(self, end: int) -> None:
         """Let the log end earlier, or where it ended before. The files are the caller's: see :meth:`recut`."""
         assert not self.staging
+        self.cuts += 1
         self.end = self.written = end
         self.durable.fall_back(end)
 
