@@ -43,12 +43,16 @@ STEP_S: Final = 0.004
 #: Bytes of the log that are looked at in one go, record by record.
 WINDOW_BYTES: Final = 32 * 1024
 #: With this much to do, many records are taken over at once, where numpy is installed.
-BULK_BYTES: Final = 128 * 1024
+BULK_BYTES: Final = 48 * 1024
+#: While as much comes in that time, it is let gather: many records at once cost a quarter of the same one by one, and
+#: the time belongs to the copying of the log. Readers of a busy slave see a message that much later.
+GATHER_LEAST_BYTES: Final = 8 * 1024
+GATHER_S: Final = 0.02
 #: Bytes that a worker thread prepares then; what is left for the loop takes it some milliseconds.
 BATCH_BYTES: Final = 1024 * 1024
 #: Fewer records at once are not worth it.
 BATCH_LEAST: Final = 64
-#: With this much to do for the first time, numpy is imported: that takes a moment, and memory.
+#: After this much one by one, or with so much to do, numpy is imported: that takes a moment, and memory.
 BULK_FROM_BYTES: Final = 4 * 1024 * 1024
 #: Records that wait for the index; with more, the index has its turn first.
 INDEX_BACKLOG: Final = 20_000
@@ -83,6 +87,10 @@ class Takeover:
             copied=True,
         )
         self._bulk_wanted = True
+        #: Bytes that were taken over one by one so far.
+        self._singly = 0
+        #: Whether much came in a short time, so that more will.
+        self._busy = False
         #: Records before are taken over one by one: something about them is unusual.
         self._singly_to = 0
         #: With this much to do, many records are taken over at once, where numpy is installed.
@@ -112,6 +120,7 @@ class Takeover:
     async def run(self) -> None:
         """Take records over until cancelled."""
         while True:
+            await self._gather()
             if self.more.is_set():
                 self.more = trio.Event()
             more = self.more
@@ -122,6 +131,14 @@ class Takeover:
             await trio.lowlevel.checkpoint()
             if self._damaged_at is not None:
                 await trio.sleep_until(self._searched_s + SEARCH_S)
+
+    async def _gather(self) -> None:
+        """Let more come, while much does and it is not enough yet to be taken over at once."""
+        there = self._store.confirmed - self.at
+        if self._busy and self._feed.bulk is not None and there < self.bulk_bytes:
+            await trio.sleep(GATHER_S)
+            there = self._store.confirmed - self.at
+        self._busy = there >= GATHER_LEAST_BYTES
 
     async def finish(self) -> bool:
         """Take over all that is confirmed; False when it ends with what is no record."""
@@ -143,7 +160,7 @@ class Takeover:
         if not self._log.segments.has(self.at):
             self._pass_over_expired(limit)
             return True
-        if self._bulk_wanted and limit - self.at >= BULK_FROM_BYTES:
+        if self._bulk_wanted and limit - self.at + self._singly >= BULK_FROM_BYTES:
             self._bulk_wanted = False
             await self._log.disk.run(self.load_bulk)
         many = limit - self.at >= self.bulk_bytes and self.at >= self._singly_to
@@ -151,7 +168,9 @@ class Takeover:
             if self._feed.bulk is not None and many:
                 await self._take_many(self._feed.bulk, limit)
             else:
+                begin = self.at
                 self._step(limit)
+                self._singly += self.at - begin
         except ColdData as cold:
             await self._log.disk.run(cold.warm)
         return True
