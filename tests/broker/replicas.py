@@ -7,14 +7,28 @@ from contextlib import asynccontextmanager
 
 import attrs
 
-from tests.broker.support import BROKER, STORE, Bench, serving
+from tests.broker.support import BROKER, STORE, Bench, FakePeer, props, serving
 from trio_mq.config import BrokerSettings, FlushDiskType, StoreSettings
 from trio_mq.config.ha import BrokerRole, HASettings
+from trio_mq.protocol.codes import ResponseCode
 from trio_mq.protocol.message import Host
 
 SYNC_FLUSH = attrs.evolve(STORE, flush_disk_type=FlushDiskType.SYNC_FLUSH)
 #: Each put waits for one slave.
 TWO = HASettings(role=BrokerRole.SYNC_MASTER, in_sync_replicas=2)
+#: What answers say.
+OK, LATE, REFUSED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SYSTEM_ERROR,
+)
+#: Properties of a message that waits for nothing.
+NO_WAIT = props(WAIT="false")
+
+
+def codes(peer: FakePeer) -> list[int]:
+    """Codes of what was written since the last look."""
+    return [reply.code for reply in peer.take()]
 
 
 @attrs.define

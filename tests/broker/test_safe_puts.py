@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.broker.pop.popping import Consumer
-from tests.broker.replicas import SYNC_FLUSH, TWO, replicated
+from tests.broker.replicas import OK, REFUSED, SYNC_FLUSH, TWO, codes, replicated
 from tests.broker.support import (
     BROKER,
     GROUP,
@@ -26,18 +26,6 @@ from trio_mq.protocol.headers.send import ConsumerSendMsgBackRequest
 from trio_mq.protocol.headers.transaction import EndTransactionRequest
 from trio_mq.protocol.message import parse_offset_message_id
 from trio_mq.protocol.recall import recall_handle
-
-OK, LATE, REFUSED = (
-    ResponseCode.SUCCESS,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    ResponseCode.SYSTEM_ERROR,
-)
-NO_WAIT = props(WAIT="false")
-
-
-def codes(peer):
-    return [reply.code for reply in peer.take()]
-
 
 # -- everything else that puts
 

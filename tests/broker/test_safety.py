@@ -6,7 +6,18 @@ import attrs
 import pytest
 import trio
 
-from tests.broker.replicas import SYNC_FLUSH, TWO, FakeReplicas, FakeSlave, replicated
+from tests.broker.replicas import (
+    LATE,
+    NO_WAIT,
+    OK,
+    REFUSED,
+    SYNC_FLUSH,
+    TWO,
+    FakeReplicas,
+    FakeSlave,
+    codes,
+    replicated,
+)
 from tests.broker.support import (
     FakePeer,
     oneway,
@@ -19,20 +30,8 @@ from tests.broker.support import (
 from trio_mq.broker.safety import PutStatus, Safety
 from trio_mq.config.ha import BrokerRole, HASettings
 from trio_mq.errors import RequestRefused
-from trio_mq.protocol.codes import RequestCode, ResponseCode
+from trio_mq.protocol.codes import RequestCode
 from trio_mq.protocol.message import BatchItem, join_batch
-
-OK, LATE, REFUSED = (
-    ResponseCode.SUCCESS,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    ResponseCode.SYSTEM_ERROR,
-)
-NO_WAIT = props(WAIT="false")
-
-
-def codes(peer):
-    return [reply.code for reply in peer.take()]
-
 
 # -- the rules of waiting
 
