@@ -10,7 +10,7 @@ from trio_mq import Message
 from trio_mq.client.instance import open_instance
 from trio_mq.client.options import ClientOptions
 from trio_mq.config.store import FlushDiskType
-from trio_mq.errors import AddressInUse, NoRoute, PeerUnavailable, SendFailed
+from trio_mq.errors import AddressInUse, NoRoute, PeerUnavailable, SendFailed, StoreFull
 from trio_mq.protocol.codes import RequestCode
 from trio_mq.testing.cluster import SimulatedCluster
 
@@ -192,6 +192,21 @@ async def test_a_broker_that_cannot_start_says_why(autojump_clock):
         with pytest.raises(AddressInUse, match=r"10\.1\.0\.1:10911"):
             await double.start()
         assert not double.running
+
+
+async def test_a_stop_that_a_full_disk_spoils_says_why(autojump_clock):
+    async with SimulatedCluster() as cluster:
+        node = cluster.brokers[0]
+        await cluster.create_topic("T", 1)
+        async with trio_mq.Producer(cluster.nameserver) as producer:
+            await producer.send(Message("T", b"later", delay_level=1))
+        await trio.sleep(5)
+        node.disk.fill()
+        with pytest.raises(StoreFull, match="cannot save /store/config/delayOffset.json"):
+            await node.stop()
+        assert not node.running
+        node.disk.make_room()
+        await node.start()
 
 
 async def test_an_error_in_the_block_leaves_as_itself(autojump_clock):

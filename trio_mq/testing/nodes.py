@@ -19,6 +19,7 @@ import trio
 
 from trio_mq.clock import Clock
 from trio_mq.config import Address, Settings
+from trio_mq.errors import TrioMQError
 from trio_mq.nameserver.nameserver import NameServer
 from trio_mq.net.network import Network
 from trio_mq.store.disk import Disk
@@ -46,6 +47,8 @@ class _Process:
     stop: trio.Event = attrs.field(factory=trio.Event)
     ended: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    #: Why it did not stop well.
+    failure: TrioMQError | None = None
 
 
 class Node(ABC):
@@ -99,11 +102,13 @@ class Node(ABC):
             raise
 
     async def stop(self) -> None:
-        """Stop the process in order, and wait for that."""
+        """Stop the process in order, and wait for that. What it ends with then, on a full disk say, is raised."""
         process, self._process = self._process, None
         if process is not None:
             process.stop.set()
             await process.ended.wait()
+            if process.failure is not None:
+                raise process.failure
 
     async def kill(self) -> None:
         """End the process as ``kill -9`` does: the files are as they were, connections are reset."""
@@ -182,6 +187,10 @@ class Node(ABC):
         try:
             with process.scope:
                 await self._run(network, self.disk, process.stop, ready)
+        except TrioMQError as error:
+            if not process.stop.is_set():
+                raise
+            process.failure = error  # for who stops it
         finally:
             process.ended.set()
             if self._process is process:

@@ -376,8 +376,13 @@ def _slave_disagrees(watch: Watch, slave: Slave, master: Inside, inside: Inside)
     assert replica is not None, "a slave has its replica"
     state, end = replica.state, master.store.log.written
     is_stopped = state.state is LinkState.SUSPEND and bool(replica.view.last_error)
-    if slave.has and slave.end < master.store.log.start and is_stopped:
-        return None  # what it lacks has expired; that is visible
+    if slave.has and slave.end < master.store.log.start:
+        # what it lacks has expired at a full disk: that is visible at its next check, or here while its link lives
+        is_told = "nothing has come from the master" in state.reason
+        views = master.replication.primary.slaves
+        is_too_old = any(view.too_old and view.ack_offset == slave.end for view in views)
+        if is_stopped or (is_told and is_too_old):
+            return None
     if slave.has and not slave.follows(watch.master.log):
         if is_stopped and not (watch.may_cut and slave.shares_a_record(watch.master.log)):
             return None
