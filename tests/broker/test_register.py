@@ -593,6 +593,23 @@ async def test_signs_of_life_are_given_where_a_slave_may_act(
     assert (beat.broker_addr, beat.broker_name, beat.broker_id) == (str(BROKER), "b-a", 0)
 
 
+async def test_members_that_cannot_be_read_are_told_once_and_change_nothing(
+    network, nursery, clock, topics, autojump_clock, caplog
+):
+    server = await start_server(network, nursery)
+    await nursery.start(master_for(network, topics).run)
+    slave = slave_for(network, clock)
+    code = RequestCode.GET_BROKER_MEMBER_GROUP
+    del server.requests._entries[code]
+    server.requests.add(code, None, lambda call, _: Reply(body=b'{"brokerMemberGroup":7}'))
+    await nursery.start(slave.registrar.run)
+    await trio.sleep(9.5)
+    assert len(server.times(RequestCode.REGISTER_BROKER)) == 2, "one of each broker"
+    assert len(server.times(code)) == 18
+    assert caplog.text.count("members of our name cannot be read") == 2
+    assert slave.followed() == [(str(BROKER), HA_BROKER)]
+
+
 async def test_no_signs_of_life_otherwise(network, nursery, topics, autojump_clock):
     server = await start_server(network, nursery)
     await nursery.start(registrar_for(network, topics).run)

@@ -79,6 +79,8 @@ class _Line:
     told: Address | None = None
     #: The number of changes that it was told of.
     told_changes: int = 0
+    #: Whether its last answer about the members of our name could not be read.
+    garbled: bool = False
     wake: trio.Event = attrs.field(factory=trio.Event)
 
 
@@ -247,18 +249,25 @@ class Registrar:
             try:
                 await link.call(self._say.heartbeat(), CALL_LIMIT_S)
                 reply = await link.call(self._say.members(), CALL_LIMIT_S)
-                if reply.code != ResponseCode.SUCCESS:
-                    continue  # of before release 5: it knows no such request
-                group = bodies.decode(bodies.GetBrokerMemberGroupReplyBody, reply.body)
-            except (PeerUnavailable, BodyError) as error:
+            except PeerUnavailable as error:
                 log.warning("a sign of life failed, registering anew: %s", error)
                 line.wake.set()
                 return
-            found = group.broker_member_group.broker_addrs if group.broker_member_group else {}
-            members = {number: _address(text) for number, text in found.items()}
-            is_new = self._news.has_members(
-                line.state.address, {number: at for number, at in members.items() if at}
-            )
+            if reply.code != ResponseCode.SUCCESS:
+                continue  # of before release 5: it knows no such request
+            try:
+                members = _members(reply.body)
+            except BodyError as error:
+                if (
+                    not line.garbled
+                ):  # once, not every second: a new registration would change nothing
+                    line.garbled = True
+                    log.warning(
+                        "%s: its members of our name cannot be read: %s", link.address, error
+                    )
+                continue
+            line.garbled = False
+            is_new = self._news.has_members(line.state.address, members)
             self._publish()
             if is_new:
                 line.wake.set()
@@ -395,6 +404,13 @@ def _address(text: str | None) -> Address | None:
     except ConfigError as error:
         log.warning("a name server tells an address that is none: %s", error)
         return None
+
+
+def _members(body: bytes) -> dict[int, Address]:
+    """Brokers of our name by id, of an answer to GET_BROKER_MEMBER_GROUP; without those whose address is none."""
+    group = bodies.decode(bodies.GetBrokerMemberGroupReplyBody, body).broker_member_group
+    found = {} if group is None else {i: _address(text) for i, text in group.broker_addrs.items()}
+    return {number: at for number, at in found.items() if at}
 
 
 def _master(address: str | None, ha_address: str | None) -> Master | None:

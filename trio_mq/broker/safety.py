@@ -158,7 +158,7 @@ class Safety:
 
         A replica that is late is told at once: that overrides whatever the disk does. An `end` of 0 is that of nothing.
         """
-        needed = self._wanted() if self.waits_for_replicas and end else 1
+        needed = self._acks_needed() if self.waits_for_replicas and end else 1
         if needed <= 1:
             if self._store.is_sync:
                 self._store.flusher.wait_durable(end, partial(_tell_disk, done))
@@ -173,8 +173,8 @@ class Safety:
         self._store.flusher.wait_durable(end, both.disk)
         self._replicas.wait_for(end, needed, both.replicas)
 
-    def _wanted(self) -> int:
-        """As :meth:`_needed`; with `allAckInSyncStateSet` all that are in sync, if that is more."""
+    def _acks_needed(self) -> int:
+        """What a put waits for: :meth:`_needed`, or with `allAckInSyncStateSet` all in sync, if that is more."""
         needed = self._needed()
         if self._settings.all_ack_in_sync_state_set and self._replicas is not None:
             return max(needed, self._replicas.in_sync_count)
