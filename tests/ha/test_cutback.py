@@ -86,6 +86,25 @@ async def test_a_cut_where_there_is_no_log_is_refused(autojump_clock, offset):
         assert running.copy.end == master.end
 
 
+async def test_what_comes_after_a_deletion_that_is_cut_is_kept(autojump_clock):
+    """A broker that was the master once deleted a topic behind the cut: its new master may not have."""
+    master = await original(60)
+    cut = master.ends[20]
+    copying = Copying.make(master)
+    async with copying.life() as running:
+        await running.take(master, master.end)
+        running.store.drop_topic("T")
+        await running.copy.cut_to(cut)
+    async with copying.life(end="kill") as running:
+        await running.take(master, master.end)
+        there = picture(running.store).queues["T", 0]
+    assert there.max_offset == master.picture.queues["T", 0].max_offset
+    assert there.entries
+    copying.disk.remove_tree("/slave/consumequeue/T")
+    async with copying.life() as running:
+        assert picture(running.store).queues["T", 0] == there
+
+
 async def test_a_disk_without_room_for_what_is_cut_keeps_all(autojump_clock):
     master = await original(60)
     copying = Copying.make(master)

@@ -180,6 +180,77 @@ async def test_records_of_a_topic_that_was_deleted_go_to_its_new_queue(autojump_
         assert half in offsets, "the index has it all the same"
 
 
+async def two_lives(first=70, second=70, **changes):
+    """A master's log with a topic that was deleted and made again."""
+    world = World.make(MemoryDisk(), "/master", **changes)
+    async with world.life() as store:
+        for n in range(first):
+            world.send(store, b"old %d" % n, "T", n % 4 % 3)
+            world.send(store, b"other %d" % n, "Other", n % 2)
+        store.commit()
+        store.drop_topic("T")
+        for n in range(second):
+            world.send(store, b"new %d" % n, "T", n % 2)
+            world.send(store, b"other %d" % n, "Other", n % 2)
+        store.commit()
+        return Original.of(store)
+
+
+@pytest.mark.parametrize("second", [1, 70, 300])
+@pytest.mark.parametrize("columns", [False, True])
+async def test_a_topic_that_is_made_again_begins_anew(autojump_clock, columns, second):
+    """The master tells nothing of it; Apache's slaves pass its records over until there are more than before."""
+    master = await two_lives(second=second)
+    async with Copying.make(master).life() as running:
+        if columns:
+            many_at_once(running)
+        await running.take(master, master.end, step=5000)
+        assert picture(running.store).queues["T", 0] == master.picture.queues["T", 0]
+        if second > 1:
+            assert picture(running.store).queues == master.picture.queues
+        assert running.store.queue("T", 0).max_offset == -(-second // 2)
+
+
+@pytest.mark.parametrize(
+    ("end", "waits_s"),
+    [
+        ("close", 0.0),
+        ("kill", 8.0),
+        ("1", 8.0),
+        *(
+            pytest.param(str(end), waits_s, marks=pytest.mark.slow)
+            for end in range(2, 8)
+            for waits_s in (0.0, 8.0, 70.0)
+        ),
+    ],
+)
+async def test_a_topic_that_was_made_again_is_so_after_a_restart(autojump_clock, end, waits_s):
+    master = await two_lives()
+    stops = [*master.ends[130:240:15], master.end]
+    copying = Copying.make(master)
+    for stop in stops:
+        async with copying.life(end=end) as running:
+            await running.take(master, stop)
+            await trio.sleep(waits_s)
+    async with copying.life() as running:
+        await running.take(master, master.end)
+        assert picture(running.store).queues == master.picture.queues
+
+
+async def test_a_topic_that_was_made_again_is_found_when_its_queues_are_made_anew(autojump_clock):
+    master = await two_lives()
+    for with_list in (True, False):
+        copying = Copying.make(master)
+        async with copying.life() as running:
+            await running.take(master, master.end)
+        copying.disk.remove_tree("/slave/consumequeue")
+        if not with_list:
+            copying.disk.remove("/slave/queuelist.json")
+        copying.disk.remove("/slave/checkpoint")
+        async with copying.life() as running:
+            assert picture(running.store).queues == master.picture.queues
+
+
 async def test_an_index_that_takes_no_keys_keeps_no_message_back(autojump_clock):
     master = await plain(300)
     copying = Copying.make(master)

@@ -251,3 +251,15 @@ async def test_files_that_have_expired_are_not_missed(world: World):
     world.from_the_start()
     await world.restart()
     assert world.disk.list_dir(world.path("consumequeue/T/0")) == left
+
+
+async def test_what_comes_after_a_deletion_that_the_log_has_lost_is_kept(world: World):
+    """A sudden end took what came before a deletion from the log; what is written in its place is not deleted."""
+    await world.filled(30)
+    async with world.life(kill=True) as store:
+        store.queues.drop_topic("T", store.log.end + 1_000_000)
+    async with world.life(kill=True) as store:
+        world.send(store, b"new life", "T", 1)
+    world.disk.remove_tree(world.path("consumequeue/T"))
+    async with world.life() as store:
+        assert everything(store)["T", 1] == [b"new life"]

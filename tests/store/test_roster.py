@@ -59,3 +59,20 @@ def test_a_topic_that_was_made_again_is_listed_again(roster):
     roster.delete("T", 700)
     roster.save(OURS, as_of=roster.deletions)
     assert read(roster) == (OURS, {"T": 700})
+
+
+def test_queues_that_began_later_stay_on_the_list(roster):
+    roster.save({**OURS, ("T", 1): Bounds(0, 1)})
+    roster.delete("T", 700, but={("T", 1)})
+    assert read(roster) == ({("U", 0): Bounds(0, 2), ("T", 1): Bounds(0, 1)}, {"T": 700})
+    roster.delete("T", 500)
+    assert read(roster) == ({("U", 0): Bounds(0, 2)}, {"T": 700})
+
+
+def test_a_log_that_ends_before_a_deletion_limits_it(roster):
+    roster.save(OURS)
+    roster.delete("T", 700)
+    assert not roster.cut_back(700)
+    assert roster.cut_back(600)
+    roster.save(OURS)
+    assert read(roster)[1] == {"T": 600}

@@ -58,6 +58,7 @@ async def cut_store(store: Store, offset: int) -> None:
     store.dispatcher.newest_ms = newest_ms
     store.flusher.cut_back(offset, newest_ms)
     reached = parts.queues.reached()
+    parts.queues.roster.cut_back(offset)
     syncs.append(partial(parts.queues.roster.save, reached, as_of=parts.queues.roster.deletions))
     await parts.disk.run(partial(_settle, store, offset, newest_ms, syncs))
 

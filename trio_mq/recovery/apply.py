@@ -86,6 +86,16 @@ def open_queue(queue: BaseQueue, tail: QueueTail) -> None:
         queue.min_offset = first // files.entry_bytes
 
 
+def drop_deleted(queues: QueueTable) -> None:
+    """Drop queues of a copied log that a power cut has brought back after their topic was deleted.
+
+    A slave does not number messages: where the topic was made again, the master's first record has to be the first.
+    """
+    for queue in queues:
+        if 0 <= queue.indexed_to <= queues.roster.deleted.get(queue.topic, -1):
+            queues.drop(queue)
+
+
 def cut_queue(queue: BaseQueue, log_end: int) -> str:
     """Remove the entries of records at or behind the log's end, durably. Returns a note about it."""
     note = cut_entries(queue, log_end)

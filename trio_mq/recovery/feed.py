@@ -9,6 +9,7 @@ CommitLog.checkMessageAndReturnSize (tags code of delayed messages).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,8 @@ from trio_mq.store.queuetable import QueueTable, fits_folder
 
 if TYPE_CHECKING:
     from trio_mq.recovery.bulk import BulkReplay
+
+log = logging.getLogger("trio_mq.recovery")
 
 #: Longest delay of a level that is believed: levels are in days at most.
 LONGEST_DELAY_MS = 1000 * 86_400_000
@@ -97,7 +100,9 @@ class Feed:
     @property
     def lanes(self) -> list[Lane]:
         """The queues that records were seen for."""
-        return [lane for lane in self._lanes.values() if lane is not None]
+        return [
+            lane for lane in self._lanes.values() if lane is not None and not lane.queue.dropped
+        ]
 
     def forget_lanes(self) -> None:
         """Queues were cut: look at them anew."""
@@ -173,7 +178,13 @@ class Feed:
                     self._compare(lane, stored)
                 else:
                     end = ends.get(lane, queue.max_offset)
-                    if queue_offset > end:
+                    if self._copied and queue_offset == 0 < end:
+                        if record.log_offset >= queue.indexed_to:
+                            lane = self._anew(lane, result)
+                            stored, end = stored._replace(queue=lane.queue), 0
+                            result.clear()
+                            ends.clear()
+                    elif queue_offset > end:
                         if not self._plausible(lane, stored, end):
                             stored = stored._replace(queue_offset=end)
                             queue_offset = end
@@ -183,6 +194,23 @@ class Feed:
                     ends[lane] = max(end, queue_offset + count)
             result.append(stored)
         return result, None
+
+    def _anew(self, lane: Lane, before: Sequence[Stored]) -> Lane:
+        """Let a queue begin anew, once the records `before` have been put: the master gave its first offset again.
+
+        Its topic was deleted there and made again, or all of the queue had expired at a master of Apache's. Nothing
+        else tells that to a slave, whose table of topics may be copied before or after. Returns the new lane.
+        """
+        self._dispatcher.apply(before)
+        queue = lane.queue
+        log.info(
+            "queue %s/%d begins anew behind offset %d, as at the master",
+            *(queue.topic, queue.queue_id, queue.max_offset),
+        )
+        self._queues.begin_anew(queue)
+        found = self.lane_of(queue.topic, queue.queue_id, batch=queue.is_batch)
+        assert found is not None, "its name is that of a folder"
+        return found
 
     def lane_of(self, topic: str, queue_id: int, *, batch: bool = False) -> Lane | None:
         """The lane of a queue; None for records that cannot be put into one."""

@@ -246,6 +246,8 @@ class _Recovery:
         if not found.segments:
             await self._run(self._without_log)
             return
+        if self.choices.copied and not report.clean:
+            await self._run(partial(apply.drop_deleted, parts.queues))
         walk = await self._walk_to_end(plan.plan_start(found))
         written = walk.end
         if not walk.at_blank:
@@ -436,8 +438,9 @@ class _Recovery:
         """Note which queues there are now, and forget deleted topics whose records have all expired."""
         queues = self._parts.queues
         roster, reached = queues.roster, queues.reached()
+        cut = roster.cut_back(self._report.log_end)
         expired = [topic for topic, offset in roster.deleted.items() if offset <= log_start]
         for topic in expired:
             del roster.deleted[topic]
-        if expired or reached != roster.listed:
+        if cut or expired or reached != roster.listed:
             await self._run(partial(roster.save, reached))

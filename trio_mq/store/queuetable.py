@@ -137,6 +137,20 @@ class QueueTable:
         for folder in (SIMPLE_FOLDER, BATCH_FOLDER):
             self.disk.remove_tree(f"{self._root}/{folder}/{topic}")
 
+    def begin_anew(self, queue: BaseQueue) -> None:
+        """Forget a queue, and those of its topic whose records all come before its end: their topic was deleted.
+
+        So it is in a log that is copied, where the master tells nothing of it: the next record of the queue says that
+        it is the first one. All entries have to have been put. Noted as by :meth:`drop_topic`.
+        """
+        topic, end = queue.topic, max(0, queue.indexed_to)
+        old = [one for one in self.of_topic(topic) if one is queue or 0 <= one.indexed_to <= end]
+        stays = {(one.topic, one.queue_id) for one in self.of_topic(topic) if one not in old}
+        self.roster.delete(topic, end, but=stays)
+        self._list_unsynced = True  # saved durably with the next sync
+        for one in old:
+            self.drop(one)
+
     def drop(self, queue: BaseQueue) -> None:
         """Forget one queue and remove its files. Records that are on their way to it get no entries any more."""
         del self._queues[queue.topic, queue.queue_id]

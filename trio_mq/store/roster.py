@@ -12,7 +12,7 @@ what was made before a deletion is made again in place of being renamed over it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from threading import Lock  # noqa: TID251 - part of the disk seam, which worker threads call
 from typing import NamedTuple
 
@@ -57,16 +57,28 @@ class QueueRoster:
             if found is not None:
                 self.listed, self.deleted = found
 
-    def delete(self, topic: str, log_end: int) -> None:
-        """Note that a topic is gone, with its records before `log_end`. Blocking for a moment."""
+    def delete(self, topic: str, log_end: int, *, but: Collection[QueueKey] = ()) -> None:
+        """Note that a topic is gone, with its records before `log_end`; the queues `but` have later ones only.
+
+        Blocking for a moment.
+        """
         with self._lock:
-            self.deleted[topic] = log_end
+            self.deleted[topic] = max(log_end, self.deleted.get(topic, 0))
             self.deletions += 1
             self._deleted_as[topic] = self.deletions
-        self.save(
-            {key: bounds for key, bounds in (self.listed or {}).items() if key[0] != topic},
-            durable=False,
-        )
+        listed = self.listed or {}
+        kept = {key: bounds for key, bounds in listed.items() if key[0] != topic or key in but}
+        self.save(kept, durable=False)
+
+    def cut_back(self, log_end: int) -> bool:
+        """The log ends there, perhaps before a deletion: what is written next was not deleted. Whether that is news.
+
+        It has to be saved before anything is written.
+        """
+        with self._lock:
+            behind = [topic for topic, offset in self.deleted.items() if offset > log_end]
+            self.deleted |= dict.fromkeys(behind, log_end)
+        return bool(behind)
 
     def save(
         self,
