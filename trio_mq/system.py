@@ -22,6 +22,7 @@ import logging
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -65,6 +66,8 @@ from trio_mq.tasks import leaves, stage
 
 log = logging.getLogger("trio_mq.system")
 
+#: Time after which a worker thread that computes lets the loop go on; Python's own is 5 ms, for each read of a socket.
+SWITCH_S = 0.0005
 #: Time that a stop may take in all; the last resort for what cannot end by itself.
 STOP_LIMIT_S = 8.0
 #: Time to register at the name server of this process before it is ready anyway.
@@ -127,6 +130,7 @@ def run_serve(settings: Settings, *, ready_json: bool, log_json: bool) -> int:
         gc.set_threshold(GC_THRESHOLD, 20, 20)
 
     process.raise_descriptor_limit()
+    sys.setswitchinterval(SWITCH_S)
     gc.disable()  # nearly all that a start makes stays: looking for garbage meanwhile finds none
     try:
         trio.run(serve_until_signal, settings, began_s, ready)
