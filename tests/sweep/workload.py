@@ -421,7 +421,9 @@ def record(seed: int, take: Callable[[int], bool]) -> Recording:
     return recording
 
 
-def deterministically(seed: int, call: Callable[[], object]) -> None:
+def deterministically(
+    seed: int, call: Callable[[], object], clock: trio.abc.Clock | None = None
+) -> None:
     """Run an async function with time that jumps, and with an order of tasks that only depends on the seed."""
     # Trio shuffles runnable tasks; these two names are how Hypothesis makes it repeat itself, too.
     trio_run = trio._core._run
@@ -429,6 +431,6 @@ def deterministically(seed: int, call: Callable[[], object]) -> None:
     trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True
     trio_run._r.seed(seed)
     try:
-        trio.run(call, clock=trio.testing.MockClock(autojump_threshold=0))
+        trio.run(call, clock=clock or trio.testing.MockClock(autojump_threshold=0))
     finally:
         trio_run._ALLOW_DETERMINISTIC_SCHEDULING = before

@@ -26,20 +26,27 @@ Ending = Literal["reset", "end", "silence"]
 
 
 class Changed:
-    """Wakes everybody who waits for a change."""
+    """Wakes everybody who waits for a change; that nobody waits costs nothing."""
 
     def __init__(self) -> None:
-        self._event = anyio.Event()
+        self._event: anyio.Event | None = None
 
     def notify(self) -> None:
         """Wake all that wait now."""
-        self._event.set()
-        self._event = anyio.Event()
+        if self._event is not None:
+            self._event.set()
+            self._event = None
 
     async def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the next :meth:`notify`, or for the time to pass."""
+        if self._event is None:
+            self._event = anyio.Event()
+        event = self._event
+        if timeout_s is None:
+            await event.wait()
+            return
         with anyio.move_on_after(timeout_s):
-            await self._event.wait()
+            await event.wait()
 
 
 class Direction:
@@ -124,7 +131,8 @@ class Direction:
 
     async def receive(self, max_bytes: int) -> bytes:
         """Take bytes out, b"" at the end."""
-        await anyio.lowlevel.checkpoint()
+        if self._pieces:
+            await anyio.lowlevel.checkpoint()  # nothing is waited for then; otherwise the wait is one
         while True:
             if self.unread:
                 raise anyio.ClosedResourceError

@@ -17,6 +17,7 @@ from typing import Final
 import attrs
 import trio
 
+from tests.ha.sim.clock import LeapClock
 from tests.ha.sim.play import Outcome, play
 from tests.ha.sim.scenario import scenario
 from tests.sweep.workload import deterministically
@@ -90,7 +91,7 @@ def repeat(seed: int) -> Outcome:
     async def main() -> None:
         outcomes.append(await play(scenario(seed)))
 
-    deterministically(seed, main)
+    deterministically(seed, main, LeapClock())
     return outcomes[0]
 
 
