@@ -13,6 +13,7 @@ from trio_mq.config import Address, FlushDiskType
 from trio_mq.config.ha import BrokerRole
 from trio_mq.ha.states import LinkState
 from trio_mq.testing.cluster import SimulatedCluster
+from trio_mq.testing.topics import forget
 
 
 def replica(node):
@@ -275,3 +276,31 @@ async def test_each_change_of_state_is_a_line(autojump_clock, caplog):
         "TRANSFER to READY",
         "READY to SHUTDOWN",
     ]
+
+
+@pytest.mark.parametrize("away_s", [0.0, 25.0])
+async def test_a_topic_that_is_made_again_begins_anew_on_the_slave(autojump_clock, away_s):
+    """Whether the slave's table of topics heard of the deletion in between, or not; and after its restarts."""
+
+    def queues(node):
+        found = node.inside.store.queues.of_topic(TOPIC)
+        return {queue.queue_id: queue.max_offset for queue in found if queue.max_offset}
+
+    async with pair() as cluster:
+        master, slave = cluster.brokers
+        await send(cluster)
+        await copied(master, slave)
+        await forget(str(master.address), [TOPIC], [])
+        await trio.sleep(away_s)
+        known = slave.inside.broker.topics.get(TOPIC)
+        assert (known is None) == bool(away_s)
+        await cluster.create_topic(TOPIC, 4, master)
+        await send(cluster, 6)
+        await copied(master, slave)
+        await trio.sleep(1)
+        assert queues(slave) == queues(master)
+        assert sum(queues(master).values()) == 6
+        for end in (slave.stop, slave.kill):
+            await end()
+            await slave.start()
+            assert queues(slave) == queues(master)
