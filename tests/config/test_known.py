@@ -28,6 +28,7 @@ OTHER_DEFAULT = {
     "recoverConcurrently",
     "haListenPort",
     "slaveTimeout",
+    "registerBrokerTimeoutMills",
 }
 OF_THE_MACHINE = {"brokerName", "brokerIP1", "brokerIP2"}
 

@@ -231,9 +231,7 @@ def test_what_serving_without_would_betray_is_refused(conf: Path, line: str, rea
         from_file(conf, line)
 
 
-@pytest.mark.parametrize(
-    "line", ["aclEnable=false", "useTLS=false", "storeType=default"]
-)
+@pytest.mark.parametrize("line", ["aclEnable=false", "useTLS=false", "storeType=default"])
 def test_the_same_keys_with_harmless_values_pass(conf: Path, line: str) -> None:
     (notice,) = from_file(conf, line).notices
     assert (notice.kind, notice.lost) == ("unused", False)
@@ -248,6 +246,12 @@ def test_limits_of_apache_are_kept_with_a_note(conf: Path) -> None:
     ]
 
 
+def test_the_last_port_leaves_none_for_slaves() -> None:
+    with pytest.raises(ConfigError, match=r"listenPort = 65535 .* set haListenPort"):
+        load(overrides=["listenPort=65535"])
+    assert load(overrides=["listenPort=65535", "haListenPort=20000"]).ha_port == 20_000
+
+
 def test_ports_that_are_wanted_twice_are_refused() -> None:
     with pytest.raises(ConfigError, match="port 9876 is wanted twice: as listenPort"):
         load(overrides=["listenPort=9876"])
@@ -255,6 +259,12 @@ def test_ports_that_are_wanted_twice_are_refused() -> None:
         load(overrides=["listenPort=9878"])
     with pytest.raises(ConfigError, match="port 9876 is wanted twice"):
         load(overrides=["listenPort=9876", "bindAddress=0.0.0.0"])
+    for overrides in (["haListenPort=9876"], ["listenPort=9875"]):
+        with pytest.raises(ConfigError, match=r"as the port for slaves, haListenPort, and by name"):
+            load(overrides=overrides)
+    with pytest.raises(ConfigError, match="as listenPort of the broker, and as the port for slav"):
+        load(overrides=["haListenPort=10911"])
+    load(overrides=["haListenPort=10911", "haBindAddress=127.0.0.2"])
     load(overrides=["listenPort=9876", "nameserverListen=127.0.0.2:9876"])
     load(overrides=["listenPort=9876", "nameserverEnable=false", "namesrvAddr=10.0.0.1:9876"])
     load(overrides=["listenPort=0", "nameserverListen=127.0.0.1:0"])

@@ -135,7 +135,8 @@ REACHABLE_HOST: Final = Kind[str | None](
     "an IP address or host name that clients can connect to",
     show_plain,
 )
-PORT: Final = integer(0, 65535, what="a port")
+LAST_PORT: Final = 65_535
+PORT: Final = integer(0, LAST_PORT, what="a port")
 LISTEN_ADDRESS: Final = Kind[Address](parse_address, "HOST:PORT; port 0 takes a free one")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from trio_mq.config import properties
 from trio_mq.config.addresses import ANY_HOSTS
 from trio_mq.config.broker import BrokerSettings
 from trio_mq.config.ha import BrokerRole, HASettings
+from trio_mq.config.kinds import LAST_PORT
 from trio_mq.config.known import OBSOLETE, REFUSED, apache_keys
 from trio_mq.config.nameserver import NameServerSettings
 from trio_mq.config.settings import SECTIONS, Notice, SettingInfo, Settings, catalogue
@@ -218,7 +220,7 @@ def _build(chosen: Mapping[str, tuple[Given, object]], notices: list[Notice]) ->
 
 def _check(settings: Settings) -> None:
     """Refuse settings that contradict each other."""
-    broker, nameserver = settings.broker, settings.nameserver
+    broker = settings.broker
     if settings.ha.is_slave and not broker.broker_id:
         raise ConfigError(
             f"brokerRole = SLAVE ({settings.origin('brokerRole')}) needs a brokerId above 0, another one "
@@ -230,18 +232,33 @@ def _check(settings: Settings) -> None:
             "for the fast port, which is listenPort - 2; take a higher port, or turn it off "
             "with enableFastPort = false (--no-fast-port)"
         )
-    if not nameserver.enabled or not nameserver.listen.port:
-        return
-    hosts = {broker.listen_host, nameserver.listen.host}
-    if len(hosts) > 1 and not hosts & ANY_HOSTS:
-        return
-    wanted = (("listenPort", broker.listen_port), ("the fast port", broker.fast_listen_port))
-    for what, port in wanted:
-        if port == nameserver.listen.port:
+    if settings.ha_port > LAST_PORT:
+        raise ConfigError(
+            f"listenPort = {broker.listen_port} ({settings.origin('listenPort')}) leaves nothing "
+            "for the port for slaves, which is listenPort + 1; take a lower port, or set haListenPort"
+        )
+    _check_ports(settings)
+
+
+def _check_ports(settings: Settings) -> None:
+    """Refuse ports that are wanted twice; 0 is a free one."""
+    broker, nameserver, host = settings.broker, settings.nameserver, settings.broker.listen_host
+    wanted: list[tuple[str, int | None, str]] = [
+        (host, broker.listen_port, "as listenPort of the broker"),
+        (host, broker.fast_listen_port, "as the fast port of the broker"),
+        (
+            settings.ha.bind_address or host,
+            settings.ha_port,
+            "as the port for slaves, haListenPort",
+        ),
+    ]
+    if nameserver.enabled:
+        at, origin = nameserver.listen, settings.origin("nameserverListen")
+        wanted.append((at.host, at.port, f"by nameserverListen ({origin})"))
+    for (one, port, what), (other, same, besides) in combinations(wanted, 2):
+        if port and port == same and (one == other or {one, other} & ANY_HOSTS):
             raise ConfigError(
-                f"port {port} is wanted twice: as {what} of the broker, and by nameserverListen "
-                f"({settings.origin('nameserverListen')}); give one of them another port, "
-                "or 0 for a free one"
+                f"port {port} is wanted twice: {what}, and {besides}; give one of them another port"
             )
 
 
