@@ -202,7 +202,7 @@ async def test_a_stop_that_a_full_disk_spoils_says_why(autojump_clock):
             await producer.send(Message("T", b"later", delay_level=1))
         await trio.sleep(5)
         node.disk.fill()
-        with pytest.raises(StoreFull, match="cannot save /store/config/delayOffset.json"):
+        with pytest.raises(StoreFull, match="cannot save /store/config/delayOffset"):
             await node.stop()
         assert not node.running
         node.disk.make_room()

@@ -131,8 +131,8 @@ class Direction:
 
     async def receive(self, max_bytes: int) -> bytes:
         """Take bytes out, b"" at the end."""
-        if self._pieces:
-            await anyio.lowlevel.checkpoint()  # nothing is waited for then; otherwise the wait is one
+        if self._pieces or self.ended or self._left == 0:  # there may be no wait, which is one, too
+            await anyio.lowlevel.checkpoint()
         while True:
             if self.unread:
                 raise anyio.ClosedResourceError

@@ -26,7 +26,7 @@ def _silence():
 def is_short(seed):
     """Whether a run takes little time."""
     found = scenario(seed)
-    return found.lasting_s < 20 and found.lasting_s * found.producers / found.pause_s < 70
+    return found.lasting_s < 12 and found.lasting_s * found.producers / found.pause_s < 70
 
 
 SHORT = [seed for seed in range(10_000, 10_400) if is_short(seed)][:30]
