@@ -76,6 +76,7 @@ def test_c083_the_table_shows_value_and_origin() -> None:
     assert [line for line in lines if line.startswith("[")] == [
         "[broker]",
         "[store]",
+        "[ha]",
         "[nameserver]",
     ]
 
@@ -83,7 +84,9 @@ def test_c083_the_table_shows_value_and_origin() -> None:
 def test_c083_json_has_every_setting_with_type_and_origin() -> None:
     """C083: the same for programs."""
     shown = json.loads(
-        output.settings_json(load(overrides=["brokerId=1", "transferMsgByHeap=false"]))
+        output.settings_json(
+            load(overrides=["brokerId=1", "brokerRole=SLAVE", "transferMsgByHeap=false"])
+        )
     )
     settings = shown["settings"]
     assert settings.keys() == {info.meta.key for info in catalogue()}
