@@ -85,7 +85,14 @@ def test_c083_json_has_every_setting_with_type_and_origin() -> None:
     """C083: the same for programs."""
     shown = json.loads(
         output.settings_json(
-            load(overrides=["brokerId=1", "brokerRole=SLAVE", "transferMsgByHeap=false"])
+            load(
+                overrides=[
+                    "brokerId=1",
+                    "brokerRole=SLAVE",
+                    "transferMsgByHeap=false",
+                    "diskMaxUsedSpaceRatio=99",
+                ]
+            )
         )
     )
     settings = shown["settings"]
