@@ -76,3 +76,7 @@ serve *args:
 # cut the power after each disk operation, with one workload after the other, until interrupted; --seed N, --cuts M
 crash-sweep *args:
     {{bin}}python -m tests.sweep {{args}}
+
+# masters and slaves of a simulated cluster, through all that goes wrong, with one seed after the other; --runs N, --seed N
+ha-sim *args:
+    {{bin}}python -m tests.ha.sim {{args}}
