@@ -209,10 +209,11 @@ class Slave:
         """Whether its log continues with a history as it is now."""
         return history[self.start : self.end] == self.has
 
-    def shares_a_record(self, history: bytearray) -> bool:
-        """Whether there is a record to cut its log back to."""
-        size = int.from_bytes(self.has[:4], "big")
-        return history[self.start :][:size] == self.has[:size]
+    def shares_a_record(self, history: bytearray, begin: int) -> bool:
+        """Whether there is a record to cut its log back to; it begins there now, after its oldest files expired."""
+        first = self.has[begin - self.start :]
+        size = int.from_bytes(first[:4], "big")
+        return size > 0 and history[begin:][:size] == first[:size]
 
     def has_record(self, begin: int, record: bytes) -> bool:
         """Whether it has a record of the master's."""
@@ -384,7 +385,8 @@ def _slave_disagrees(watch: Watch, slave: Slave, master: Inside, inside: Inside)
         if is_stopped or (is_told and is_too_old):
             return None
     if slave.has and not slave.follows(watch.master.log):
-        if is_stopped and not (watch.may_cut and slave.shares_a_record(watch.master.log)):
+        begin = max(slave.start, inside.store.log.start)
+        if is_stopped and not (watch.may_cut and slave.shares_a_record(watch.master.log, begin)):
             return None
         return f"its log is not the master's, and the link is {state.state.name}: {state.reason}"
     if slave.end != end:
