@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from ..go_client import Go
-from ..java_client import Java, text, texts
-from ..polling import wait_for
+from tests.interop.go_client import Go
+from tests.interop.java_client import Java, text, texts
+from tests.interop.polling import wait_for
+
 from .conftest import Bench, MakeTopic
 from .pairs import BACKOFF_S, HOUSEKEEPING_S, Pair, log_end, set_role
 
