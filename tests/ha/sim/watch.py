@@ -145,7 +145,8 @@ class Slave:
         """A life begins."""
         self._queues.clear()
         self.is_being_cut = False
-        kept = self.best if store.is_sync else 0
+        # Where an empty log was to begin is no byte yet: that may be forgotten.
+        kept = self.best if store.is_sync and self.best > self.start else 0
         self._reset(store)
         # What it reported was durable. (A torn record at the end was, too, and is cut off all the same.)
         assert store.log.written >= kept - MOST_RECORD_BYTES, (
