@@ -20,12 +20,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 import attrs
 import trio
 
 from trio_mq.errors import AddressInUse, ConfigError
+from trio_mq.net.accepting import accept_at
 from trio_mq.protocol.frames import FrameReader, RawFrame
 from trio_mq.protocol.message import Host
 
@@ -321,23 +323,18 @@ async def serve_ports(
     idle_limit_s: float,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """The order in which servers live and end, of sockets and of ports in memory alike.
+    """Serve a handler at some ports, of sockets or in memory.
 
     `accept` takes the connections of one port, for ever, and lets each live in the nursery and in the set that it
-    gets. A stop ends accepting first, then the ports are closed, then the connections end.
+    gets. The order is that of :func:`.accepting.accept_at`; connections that fall silent are closed.
     """
-    async with trio.open_nursery() as connections:
-        live: set[C] = set()
-        try:
-            async with trio.open_nursery() as accepting:
-                for port in ports:
-                    accepting.start_soon(accept, port, handler, connections, live)
-                accepting.start_soon(close_idle, live, idle_limit_s)
-                task_status.started()
-        finally:
-            for port in ports:
-                close(port)
-            connections.cancel_scope.cancel()
+    live: set[C] = set()
+
+    async def accept_one(port: P, connections: trio.Nursery) -> None:
+        await accept(port, handler, connections, live)
+
+    idle = partial(close_idle, live, idle_limit_s)
+    await accept_at(ports, accept_one, close, beside=[idle], task_status=task_status)
 
 
 async def _accept(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Final, Protocol
 
 import anyio
@@ -18,6 +17,7 @@ import trio
 
 from trio_mq.config.addresses import Address
 from trio_mq.net import dial
+from trio_mq.net.accepting import accept_at
 from trio_mq.net.serve import Listener, host_of
 from trio_mq.protocol.message import Host
 
@@ -100,13 +100,14 @@ async def serve_streams(
     doors = [
         trio.SocketListener(trio.socket.from_stdlib_socket(listener.sock)) for listener in listeners
     ]
-    async with trio.open_nursery() as connections:
-        async with trio.open_nursery() as accepting:
-            accepting.start_soon(
-                partial(trio.serve_listeners, one, doors, handler_nursery=connections)
-            )
-            task_status.started()
-        connections.cancel_scope.cancel()
+
+    async def accept(door: trio.SocketListener, connections: trio.Nursery) -> None:
+        await trio.serve_listeners(one, [door], handler_nursery=connections)
+
+    def close(door: trio.SocketListener) -> None:
+        door.socket.close()
+
+    await accept_at(doors, accept, close, task_status=task_status)
 
 
 async def contained(handle: StreamHandler, stream: RawStream, peer: Host) -> None:

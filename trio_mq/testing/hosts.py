@@ -17,6 +17,7 @@ import trio
 
 from trio_mq.config.addresses import Address
 from trio_mq.errors import AddressInUse, PeerUnavailable
+from trio_mq.net.accepting import accept_at
 from trio_mq.net.serve import (
     BACKLOG_LIMIT_BYTES,
     BACKLOG_MAX_BYTES,
@@ -210,16 +211,11 @@ class MemoryHost:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """See :class:`trio_mq.net.network.Network`."""
-        async with trio.open_nursery() as connections:
-            try:
-                async with trio.open_nursery() as accepting:
-                    for port in listeners:
-                        accepting.start_soon(_accept_streams, port, handle, connections)
-                    task_status.started()
-            finally:
-                for port in listeners:
-                    port.close()
-                connections.cancel_scope.cancel()
+
+        async def accept(port: MemoryPort, connections: trio.Nursery) -> None:
+            await _accept_streams(port, handle, connections)
+
+        await accept_at(listeners, accept, MemoryPort.close, task_status=task_status)
 
     async def open_stream(self, address: Address, timeout_s: float, /) -> MemoryStream:
         """See :class:`trio_mq.net.network.Network`."""
