@@ -33,6 +33,7 @@ import attrs
 from tests.interop import peers, servers
 from tests.interop.drivers import Driver
 from tests.interop.polling import sleep
+from tests.ports import free_port
 
 Side = Literal["trio", "apache"]
 SIDES: tuple[Side, Side] = ("trio", "apache")
@@ -110,7 +111,7 @@ def start(side: Side, folder: Path, settings: dict[str, str] | None = None) -> C
     began = time.monotonic()
     settings = settings or {}
     if side == "trio":
-        port = servers.free_port()
+        port = free_port()
         broker: servers.Server = servers.TrioServer(
             name="bench", home=home, nameservers=[f"127.0.0.1:{port}"], nameserver_port=port,
             settings=settings,

@@ -30,6 +30,7 @@ from tests.interop.ha.pairs import (
 from tests.interop.polling import sleep
 from tests.interop.raw import ConnectionGone, RawClient
 from tests.interop.servers import Kind
+from tests.ports import free_port
 
 LIMIT_S = 600.0
 JVM = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=2g")
@@ -81,7 +82,7 @@ def pair(kind: Kind, home: Path, **settings: str) -> Pair:
     nameservers: list[servers.ApacheNameServer] = []
     common = {"name": "bench", "settings": {**SETTINGS, **settings}}
     if kind == "trio":
-        port = servers.free_port()
+        port = free_port()
         common["nameservers"] = [f"127.0.0.1:{port}"]
         master: servers.Server = servers.TrioServer(
             home=home / "master", nameserver_port=port, **common

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,32 +18,14 @@ from typing import Literal
 
 import attrs
 
+from tests.ports import free_port
+
 from . import peers
 from .polling import sleep, wait_for
 from .raw import ConnectionGone, RawClient
 
 Kind = Literal["apache", "trio"]
 GET_BROKER_CLUSTER_INFO = 106
-_RANDOM = random.Random(os.getpid())
-
-
-def free_port() -> int:
-    """A port with free neighbours: brokers also take port - 2 (fast) and port + 1 (replication)."""
-    for _ in range(200):
-        port = _RANDOM.randrange(12_000, 30_000)
-        if all(_is_free(p) for p in (port - 2, port, port + 1)):
-            return port
-    raise RuntimeError("no free port found")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 class Process:

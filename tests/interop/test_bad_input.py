@@ -14,11 +14,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.ports import free_port
+
 from .conftest import Cluster, Workshop
 from .java_client import Java, texts
 from .raw import FLAG_ONEWAY, RawClient, Sender, frame, json_frame, pull_fields
 from .scenes import exactly, push, sender, stored, total
-from .servers import Server, expect_failure, free_port
+from .servers import Server, expect_failure
 
 ROUTE, CLUSTER_INFO, HEART_BEAT, MAX_OFFSET, REGISTER_BROKER, SEND = 105, 106, 34, 30, 103, 10
 GOOD_HEADER = b'{"code":106,"flag":0,"language":"JAVA","opaque":1,"version":493}'

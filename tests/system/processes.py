@@ -10,7 +10,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -265,24 +264,3 @@ def wait_for(
 def pause(seconds: float) -> None:
     """Real time passes: the other side is another process."""
     select.select([], [], [], seconds)
-
-
-def free_ports(count: int, gap: int = 3) -> list[int]:
-    """Ports that are free now, with two free ones below each."""
-    found: list[int] = []
-    start = 20_000 + os.getpid() % 10_000
-    for port in range(start, start + 20_000, gap):
-        if all(_is_free(port - below) for below in range(gap)):
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("no free ports")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as tried:
-        try:
-            tried.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -15,8 +15,9 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.ports import free_port
 from tests.system.client import Client, Gone, send_header
-from tests.system.processes import Serving, Starter, free_ports, wait_for
+from tests.system.processes import Serving, Starter, wait_for
 from trio_mq.protocol import command, headers
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 from trio_mq.protocol.command import Command
@@ -138,7 +139,7 @@ def log_bytes(store: Path, end: int) -> bytes:
 def test_a_master_is_killed_again_and_again_and_the_slave_has_all_that_was_acknowledged(
     serve: Starter, flush: str
 ) -> None:
-    (port,) = free_ports(1, gap=4)
+    port = free_port()
     slave = serve(
         *("--broker-name", "pair", "--flush", flush, "--set", "brokerRole=SLAVE"),
         *("--set", "brokerId=1", "--set", "slaveReadEnable=true", *FILES),

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.ports import free_port
 from tests.system.client import Client, Gone, pull_header, send_header
-from tests.system.processes import SMALL_FILES, Serving, Starter, free_ports, wait_for
+from tests.system.processes import SMALL_FILES, Serving, Starter, wait_for
 from trio_mq.protocol import command, headers
 from trio_mq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from trio_mq.protocol.command import Command
@@ -96,7 +97,7 @@ def attack(address: str, chance: random.Random) -> None:
 
 def test_noise_at_every_port_harms_nobody(serve: Starter) -> None:
     """Three seconds; a client that behaves is served all the time and loses nothing."""
-    broker, names = free_ports(2)
+    broker, names = free_port(), free_port()
     running: Serving = serve(
         "--listen", f"127.0.0.1:{broker}", "--nameserver-listen", f"127.0.0.1:{names}",
         "--set", "mappedFileSizeCommitLog=4194304",

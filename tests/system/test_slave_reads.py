@@ -10,8 +10,9 @@ import anyio
 import pytest
 
 from tests.backends import both
+from tests.ports import free_port
 from tests.system.client import Client
-from tests.system.processes import Starter, free_ports, wait_for
+from tests.system.processes import Starter, wait_for
 from trio_mq import Consumer, Message, Producer
 from trio_mq.client.admin import Admin
 from trio_mq.protocol import bodies
@@ -46,7 +47,7 @@ def has_master(client):
 
 @both(limit_s=120)
 async def test_a_group_goes_on_at_the_slave_and_back_at_the_master(serve: Starter):
-    (port,) = free_ports(1)
+    port = free_port()
     names = serve("--broker-name", "names")
     common = ("--broker-name", "pair", "--no-nameserver", "--nameserver", names.nameserver,
               "--set", "slaveReadEnable=true")  # fmt: skip

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.system.client import Client
-from tests.system.processes import FREE, Starter, free_ports, wait_for
+from tests.system.processes import FREE, Starter, wait_for
 from trio_mq.protocol.codes import ResponseCode
 
 pytestmark = pytest.mark.slow  # whole processes
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.slow  # whole processes
 
 def test_c082_ports_that_are_given_are_taken(serve: Starter) -> None:
     """C082: broker, fast port and name server are where the flags say, and routes say so too."""
-    broker, names = free_ports(2)
+    broker, names = free_port(), free_port()
     running = serve("--listen", f"127.0.0.1:{broker}", "--nameserver-listen", f"127.0.0.1:{names}")
     assert running.broker == f"127.0.0.1:{broker}"
     assert running.nameserver == f"127.0.0.1:{names}"
@@ -59,7 +60,7 @@ CONFIGURATIONS = {
 def test_c083_an_apache_broker_conf_is_taken_as_it_is(serve: Starter, spelling: str) -> None:
     """C083, C166: the file wins over the default, a flag over the file; blanks and line ends as people write them."""
     store = serve.home / "of-the-file"
-    of_file, of_flag = free_ports(2)
+    of_file, of_flag = free_port(), free_port()
     conf = serve.home / "broker.conf"
     conf.write_text(CONFIGURATIONS[spelling].format(store=store, port=of_file), newline="")
     flag = ("--listen", f"127.0.0.1:{of_flag}") if spelling == "new spelling" else ()
@@ -80,7 +81,7 @@ def test_c083_an_apache_broker_conf_is_taken_as_it_is(serve: Starter, spelling: 
 def test_several_name_servers_and_one_is_dead(serve: Starter) -> None:
     """``--nameserver`` counts each time, a dead one delays nothing; ``--advertise`` is what all of them are told."""
     other = serve(store=serve.home / "other")
-    (dead,) = free_ports(1)
+    dead = free_port()
     running = serve(
         "--nameserver", f"127.0.0.1:{dead}", "--nameserver", other.nameserver,
         "--broker-name", "b-two", "--advertise", "localhost:31011", store=serve.home / "two",

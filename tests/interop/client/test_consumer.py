@@ -16,9 +16,9 @@ import pytest
 import trio_mq
 from tests.backends import both, until
 from tests.client.received import bodies, nothing_comes, receive
-from tests.interop import servers
 from tests.interop.java_client import Queue, text, texts
 from tests.interop.raw import RawClient
+from tests.ports import free_port
 from trio_mq import Consumer, Message, Outcome, PeerRefused, Producer, Sql
 
 ONE_PER_SECOND = {"messageDelayLevel": "1s 1s 1s 1s 1s 1s"}
@@ -346,7 +346,7 @@ async def test_c100_groups_consume_from_a_broker_that_came_back_elsewhere(worksh
             await tasks.start(partial(_held, consumer, work, number))
         moving.kill()
         await anyio.sleep(1)
-        moving.port = servers.free_port()
+        moving.port = free_port()
         await anyio.to_thread.run_sync(moving.start)
         began_s = anyio.current_time()
         async with Producer(cluster.ns) as producer:

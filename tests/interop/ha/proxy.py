@@ -9,7 +9,7 @@ from typing import Literal
 import attrs
 
 from tests.interop.drivers import Driver
-from tests.interop.servers import free_port
+from tests.ports import free_port
 
 Way = Literal["up", "down"]
 

@@ -11,7 +11,8 @@ import pytest
 from tests.interop.java_client import Java, texts, unique
 from tests.interop.polling import sleep, wait_for
 from tests.interop.raw import RawClient
-from tests.interop.servers import Process, Server, TrioServer, free_port, registered
+from tests.interop.servers import Process, Server, TrioServer, registered
+from tests.ports import free_port
 
 from .conftest import Bench
 from .loads import check, everything, load
