@@ -198,3 +198,36 @@ async def test_brokers_and_clients_go_on_while_any_name_server_is_up(autojump_cl
         assert set(got) == set(numbered(0, 3))
         await cluster.create_topic("NEW", 1, master)
         await producer.send(Message("NEW", b"x"))
+
+
+async def test_who_leaves_while_its_master_goes_stores_its_place_at_the_slave(autojump_clock):
+    """The client hears of the broken link before the name server has given the master's place to the slave."""
+    async with pair() as (cluster, master, _):
+        await send(cluster, *numbered(0, 20))
+        await trio.sleep(FOLLOWED_S)
+        got = []
+
+        async def hears_later():
+            await trio.sleep(0.5)
+            cluster.heal()
+
+        async with trio.open_nursery() as nursery, consumer(cluster) as reading:
+            await take(reading, got, 20)
+            cluster.partition(master.host, cluster.nameservers[0].host)
+            nursery.start_soon(hears_later)
+            await master.kill()
+        assert len(got) == 20
+        assert await read(cluster, 1, for_s=5) == []
+
+
+async def test_who_leaves_when_its_only_broker_is_gone_does_not_wait_for_it(autojump_clock):
+    async with pair() as (cluster, master, slave):
+        await slave.kill()
+        await send(cluster, *numbered(0, 20))
+        await trio.sleep(FOLLOWED_S)
+        got = []
+        async with consumer(cluster) as reading:
+            await take(reading, got, 20)
+            await master.kill()
+            began = trio.current_time()
+        assert trio.current_time() - began < 0.5

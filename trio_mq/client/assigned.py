@@ -21,7 +21,7 @@ import attrs
 from trio_mq.client.offsets import OffsetStore
 from trio_mq.client.processqueue import FlowLimits, ProcessQueue
 from trio_mq.client.ready import Ready
-from trio_mq.errors import TrioMQError
+from trio_mq.errors import PeerUnavailable, TrioMQError
 from trio_mq.protocol.bodies import MessageQueue
 
 log = logging.getLogger("trio_mq.client")
@@ -209,15 +209,21 @@ class AssignedQueues:
         found = self.positions() if positions is None else positions
         return await self._store.write(found, wait=wait) if found else {}
 
-    async def commit_quietly(self, *, wait: bool = False) -> None:
-        """The same; failures are logged, once for each queue until it works again."""
-        self._note_failures(await self.commit(wait=wait))
+    async def commit_quietly(self, *, wait: bool = False) -> set[str]:
+        """The same; failures are logged, once for each queue until it works again. Names of brokers that are silent."""
+        failures = await self.commit(wait=wait)
+        self._note_failures(failures)
+        return {
+            queue.broker_name
+            for queue, failure in failures.items()
+            if isinstance(failure, PeerUnavailable)
+        }
 
     def _note_failures(self, failures: Mapping[MessageQueue, TrioMQError]) -> None:
         new = failures.keys() - self._failing
         for broker_name in sorted({queue.broker_name for queue in new}):
             queues = [queue for queue in failures if queue.broker_name == broker_name]
-            log.warning("positions of %d queues at %s are not stored, they will be: %s", len(queues),
+            log.warning("positions of %d queues at %s are not stored yet: %s", len(queues),
                         broker_name, failures[queues[0]])  # fmt: skip
         self._failing = set(failures)
 

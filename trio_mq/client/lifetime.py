@@ -126,7 +126,9 @@ async def sheltered(
             await stop.wait()
 
 
-async def forever(period_s: float, work: Callable[[], Awaitable[None]], *, first_s: float) -> None:
+async def forever(
+    period_s: float, work: Callable[[], Awaitable[object]], *, first_s: float
+) -> None:
     """Do `work` after `first_s`, and again `period_s` after each end, until cancelled."""
     await anyio.sleep(first_s)
     while True:

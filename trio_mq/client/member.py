@@ -62,6 +62,8 @@ log = logging.getLogger("trio_mq.client")
 
 #: For the last positions, when a block is left.
 LAST_COMMIT_S = 3.0
+#: Between two tries to store them.
+LAST_COMMIT_AGAIN_S = 0.2
 
 #: A place in a queue.
 Where = int | datetime | Literal["begin", "end"]
@@ -203,6 +205,19 @@ class Member:
             self.tasks.start_soon(
                 partial(forever, period_s, self.assigned.commit_quietly, first_s=period_s)
             )
+
+    async def commit_at_last(self) -> None:
+        """Store all positions before the block ends.
+
+        When a master has gone, a name server may give its place to a slave a moment after we have missed it: while
+        there is one, this is tried again.
+        """
+        while True:
+            unheard = await self.assigned.commit_quietly(wait=True)
+            brokers = self.instance.routes.brokers()
+            if all(len(brokers.get(name, ())) < 2 for name in unheard):
+                return
+            await anyio.sleep(LAST_COMMIT_AGAIN_S)
 
     async def _learn_routes(self) -> None:
         async with anyio.create_task_group() as asking:
@@ -368,4 +383,4 @@ async def open_member(spec: MemberSpec, ready: Ready | None = None) -> AsyncIter
         finally:
             if member is not None and spec.auto_commit_s is not None:
                 with anyio.move_on_after(LAST_COMMIT_S, shield=True):
-                    await member.assigned.commit_quietly(wait=True)
+                    await member.commit_at_last()
