@@ -135,7 +135,7 @@ class Difference:
 
 _WORDS = Difference(r"DESC:.*$", "the code of a refusal is the same, its words say what to do")
 _VERSION = Difference(r"trio-mq \S+|V5_4_0", "each broker tells its own version")
-_OWN = "appendTimes|cleaning|damagedRecords|flushTimes|lostLocks|notWritable|queueLocks"
+_OWN = "appendTimes|brokerRole|cleaning|damagedRecords|flushTimes|haSlaves|lostLocks|notWritable|queueLocks"
 DIFFERENCES: dict[str, tuple[Difference, ...]] = {
     "clusterList": (_VERSION,),
     "brokerStatus": (
@@ -162,8 +162,12 @@ DIFFERENCES: dict[str, tuple[Difference, ...]] = {
 #: Settings whose values are not those of Apache's broker in this test.
 OTHER_VALUES = {
     "bindAddress": "a first start of trio-mq is not open to the network",
+    "brokerIP2": "as brokerIP1",
     "enablePropertyFilter": "on when there is no file of settings",
+    "haListenPort": "one above listenPort",
     "recoverConcurrently": "the result is the same",
+    "registerBrokerTimeoutMills": "a name server that hangs is tried again sooner",
+    "slaveTimeout": "less than the 3 s after which a client gives up (C067)",
     **dict.fromkeys(
         ("brokerIP1", "diskMaxUsedSpaceRatio", "listenPort", "namesrvAddr"), "given by this suite"
     ),
