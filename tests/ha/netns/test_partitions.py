@@ -1,24 +1,22 @@
 """Two real brokers whose packets are dropped: nobody is told, both notice, and it heals without an operator.
 
-Takes root, iproute2 and a kernel that allows network namespaces. A machine without them skips these tests. CI installs
-what it needs, so there only a kernel that refuses is a reason to skip: nothing that CI installs can change that.
+With Apache's brokers: ``tests/interop/ha/test_packets.py``.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
-import threading  # noqa: TID251 - a load from outside, while this thread makes the partitions
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import attrs
 import pytest
 
-from tests.ha.netns.world import World, missing
-from tests.system.client import Client, Gone
+from tests.ha.netns.sender import Sender
+from tests.ha.netns.world import World, needs_namespaces
+from tests.system.client import Client
 from tests.system.processes import Serving, Starter, pause, wait_for
 from trio_mq.protocol.codes import RequestCode, ResponseCode
 
@@ -31,13 +29,7 @@ SILENCE_S, LATE_S = 2.0, 2.0
 #: A slave waits for five seconds before it connects again; TCP sends again what was dropped after pauses that double.
 HEALED_S = 15.0
 
-_missing = missing()
-if _missing is not None and os.environ.get("CI") and not _missing.startswith("ip "):
-    raise RuntimeError(f"CI has to run these tests: {_missing}")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(_missing is not None, reason=_missing or "namespaces"),
-]
+pytestmark = [pytest.mark.slow, needs_namespaces()]
 
 
 @attrs.define(eq=False)
@@ -49,10 +41,10 @@ class Pair:
     settings: tuple[str, ...]
     master: Serving = attrs.field(init=False)
     slave: Serving = attrs.field(init=False)
-    #: Bodies that were acknowledged with SUCCESS, and those that were sent at all.
-    acked: list[bytes] = attrs.field(factory=list)
-    sent: list[bytes] = attrs.field(factory=list)
-    codes: list[int] = attrs.field(factory=list)
+    sender: Sender = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.sender = Sender(TOPIC, self.client)
 
     def start_master(self) -> None:
         """Start the master, on the store that it has."""
@@ -105,24 +97,13 @@ class Pair:
         acks = [slave["slaveAckOffset"] for slave in told["haConnectionInfo"]]
         return bool(has["activated"]) and has["maxOffset"] == end and end in acks
 
-    def send(self, client: Client, body: bytes) -> int:
-        """Send one message; the code of the answer."""
-        self.sent.append(body)
-        answer = client.send(TOPIC, body)
-        if answer.code == ResponseCode.SUCCESS:
-            self.acked.append(body)
-        self.codes.append(answer.code)
-        return answer.code
-
     def check_same(self) -> None:
         """Stop both; their logs are the same byte for byte, with all that was acknowledged, and nothing twice."""
         wait_for(self.agrees, "both have the same log", limit_s=HEALED_S, every_s=0.2)
         end = self.status(MASTER)["masterCommitLogMaxOffset"]
         with self.client(SLAVE) as client:
             found = [message.body for message in client.all_of(TOPIC)]
-        assert len(found) == len(set(found)), "twice"
-        assert set(self.acked) <= set(found), "acknowledged and lost"
-        assert set(found) <= set(self.sent)
+        self.sender.check(found)
         assert self.slave.stop().code == 0
         assert self.master.stop().code == 0
         assert self._log(SLAVE, end) == self._log(MASTER, end)
@@ -130,28 +111,6 @@ class Pair:
     def _log(self, host: str, end: int) -> bytes:
         files = sorted((self.serve.home / host / "commitlog").iterdir())
         return b"".join(file.read_bytes() for file in files)[:end]
-
-    @contextmanager
-    def load(self) -> Iterator[None]:
-        """Send without a pause meanwhile."""
-        over = threading.Event()
-
-        def run() -> None:
-            with self.client() as client:
-                for number in itertools.count():
-                    if over.is_set():
-                        return
-                    with suppress(Gone):
-                        self.send(client, b"load %d " % number + b"x" * (number * 37 % 3000))
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join(30)
-        assert not thread.is_alive()
 
 
 def settings(silence_s: float = SILENCE_S) -> tuple[str, ...]:
@@ -200,7 +159,7 @@ def started(world, serve, silence_s=SILENCE_S):
         )
     with pair.client() as client:
         for number in range(50):
-            assert pair.send(client, b"before %d" % number) == ResponseCode.SUCCESS
+            assert pair.sender.send(client, b"before %d" % number) == ResponseCode.SUCCESS
     return pair
 
 
@@ -217,16 +176,16 @@ def test_a_partition_is_noticed_by_both_and_heals(world, serve):
     pair = started(world, serve)
     with world.partition(MASTER, SLAVE):
         with pair.client() as client:
-            assert pair.send(client, b"alone") == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            assert pair.sender.send(client, b"alone") == ResponseCode.FLUSH_SLAVE_TIMEOUT
         took_s = closed_within(pair, SILENCE_S)
         assert took_s > SILENCE_S / 4, "nobody was told"
         with pair.client() as client:
-            assert pair.send(client, b"still alone") == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            assert pair.sender.send(client, b"still alone") == ResponseCode.FLUSH_SLAVE_TIMEOUT
         with pair.client(SLAVE) as client:
             assert client.pull(TOPIC).code == ResponseCode.SUCCESS, "it still serves what it has"
     wait_for(pair.agrees, "it heals", limit_s=HEALED_S, every_s=0.1)
     with pair.client() as client:
-        assert pair.send(client, b"together") == ResponseCode.SUCCESS
+        assert pair.sender.send(client, b"together") == ResponseCode.SUCCESS
     pair.check_same()
 
 
@@ -237,18 +196,18 @@ def test_one_who_hears_nothing_closes_and_the_other_notices(world, serve, sender
     pair = started(world, serve)
     with world.partition(sender, receiver, both=False):
         with pair.client() as client:
-            assert pair.send(client, b"alone") == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            assert pair.sender.send(client, b"alone") == ResponseCode.FLUSH_SLAVE_TIMEOUT
         # The one that still hears is told by nobody either: its own bytes are not acknowledged, or it gets no reports.
         closed_within(pair, 2 * SILENCE_S)
     wait_for(pair.agrees, "it heals", limit_s=HEALED_S, every_s=0.1)
     with pair.client() as client:
-        assert pair.send(client, b"together") == ResponseCode.SUCCESS
+        assert pair.sender.send(client, b"together") == ResponseCode.SUCCESS
     pair.check_same()
 
 
 def test_short_partitions_under_load_lose_nothing_and_repeat_nothing(world, serve):
     pair = started(world, serve)
-    with pair.load():
+    with pair.sender.load():
         for number in range(8):
             sender, receiver = (MASTER, SLAVE) if number % 2 else (SLAVE, MASTER)
             with world.partition(sender, receiver, both=number % 3 != 0):
@@ -256,8 +215,8 @@ def test_short_partitions_under_load_lose_nothing_and_repeat_nothing(world, serv
             pause(0.7)
         wait_for(lambda: pair.links() == 1 and pair.is_following(), "it heals", limit_s=HEALED_S)
     pair.check_same()
-    assert set(pair.codes) <= {ResponseCode.SUCCESS, ResponseCode.FLUSH_SLAVE_TIMEOUT}
-    assert pair.codes.count(ResponseCode.SUCCESS) > 50
+    assert set(pair.sender.codes) <= {ResponseCode.SUCCESS, ResponseCode.FLUSH_SLAVE_TIMEOUT}
+    assert pair.sender.codes.count(ResponseCode.SUCCESS) > 50
 
 
 @pytest.mark.parametrize("host", [MASTER, SLAVE])
@@ -265,7 +224,7 @@ def test_one_that_dies_behind_a_partition_comes_back(world, serve, host):
     pair = started(world, serve)
     with world.partition(MASTER, SLAVE):
         with pair.client() as client:
-            assert pair.send(client, b"alone") == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            assert pair.sender.send(client, b"alone") == ResponseCode.FLUSH_SLAVE_TIMEOUT
         if host == MASTER:
             pair.master.kill()
             pair.start_master()
@@ -276,7 +235,7 @@ def test_one_that_dies_behind_a_partition_comes_back(world, serve, host):
         pair.start_slave()
     wait_for(pair.agrees, "it heals", limit_s=30, every_s=0.1)
     with pair.client() as client:
-        assert pair.send(client, b"together") == ResponseCode.SUCCESS
+        assert pair.sender.send(client, b"together") == ResponseCode.SUCCESS
     pair.check_same()
 
 

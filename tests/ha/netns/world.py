@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,6 +43,18 @@ def missing() -> str | None:
     finally:
         _ip("netns", "del", name, check=False)
     return None
+
+
+def needs_namespaces() -> pytest.MarkDecorator:
+    """Skip a test on a machine without them.
+
+    CI installs what it needs, so there only a kernel that refuses is a reason to skip: nothing that CI installs can
+    change that.
+    """
+    lacks = missing()
+    if lacks is not None and os.environ.get("CI") and not lacks.startswith("ip "):
+        raise RuntimeError(f"CI has to run these tests: {lacks}")
+    return pytest.mark.skipif(lacks is not None, reason=lacks or "namespaces")
 
 
 def _ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
