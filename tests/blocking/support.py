@@ -161,8 +161,8 @@ def interrupted_when(condition: Callable[[], object]) -> Iterator[None]:
 
 
 def client_threads() -> set[str]:
-    """Names of threads that clients left."""
-    names = {thread.name for thread in threading.enumerate()}
+    """Names of threads of clients that run."""
+    names = {thread.name for thread in threading.enumerate() if thread.ident is not None}
     return {name for name in names if name.startswith("trio-mq")}
 
 

@@ -32,6 +32,21 @@ def test_calls_after_the_end_are_refused(portal) -> None:
     portal.close()
 
 
+def test_a_start_that_is_interrupted_leaves_no_thread(monkeypatch) -> None:
+    """Ctrl-C while the new thread is on its way: it has no number yet, and runs afterwards."""
+    portal, late = Portal("trio-mq test"), []
+
+    def start() -> None:
+        late.append(portal._run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(portal._thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        portal.start()
+    portal.close()
+    Thread(late[0]).ended()
+
+
 def test_in_another_process_nothing_of_it_works_and_nothing_waits(portal, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: -1)

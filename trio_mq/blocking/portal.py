@@ -84,6 +84,7 @@ class Portal:
         self._pid = os.getpid()
         self._begun: Future[trio.lowlevel.TrioToken] = Future()
         self._stop = trio.Event()
+        self._given_up = False
         self._nursery: trio.Nursery | None = None
         #: For what the client itself cannot do without waiting: names of hosts, small files.
         self.workers = Workers(OWN_THREADS, name)
@@ -130,7 +131,11 @@ class Portal:
                 self._begun.result().run_sync_soon(self._stop.set)
 
     def close(self) -> None:
-        """The same, and wait for the thread's end. Does nothing when it was never started."""
+        """The same, and wait for the thread's end.
+
+        When the start of the thread was interrupted nobody knows whether it runs: if it does, it ends by itself.
+        """
+        self._given_up = True
         if self._thread.ident is not None and not self.is_inherited:
             self.stop_soon()
             self._thread.join()
@@ -150,7 +155,8 @@ class Portal:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._begun.set_result(trio.lowlevel.current_trio_token())
-            await self._stop.wait()
+            if not self._given_up:
+                await self._stop.wait()
             self._nursery = None
             nursery.cancel_scope.cancel()
 
