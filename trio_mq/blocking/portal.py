@@ -31,7 +31,25 @@ T = TypeVar("T")
 #: Names of hosts that are looked up at the same time.
 OWN_THREADS = 4
 
+#: A waiting thread looks around this often: a Ctrl-C that comes just when it goes to sleep does not wake it.
+LOOK_S = 0.5
+
 _CLOSED = "the client was closed while this call waited: end all threads that use it before its `with` block ends"
+
+
+def awaited(future: Future[T]) -> T:
+    """Wait for a result, or the error; an interrupt of this thread (Ctrl-C) ends the waiting in :data:`LOOK_S`."""
+    while not future.done():
+        with suppress(TimeoutError):
+            future.exception(LOOK_S)
+    return future.result()
+
+
+def _next(work: queue.SimpleQueue[T]) -> T:
+    """The same for what is put into a queue."""
+    while True:
+        with suppress(queue.Empty):
+            return work.get(timeout=LOOK_S)
 
 
 class Call(Generic[T]):
@@ -63,7 +81,7 @@ class Call(Generic[T]):
     def result(self) -> T:
         """Wait for it. NotOpen when it was cancelled; an interrupt of this thread (Ctrl-C) cancels it."""
         try:
-            return self.future.result()
+            return awaited(self.future)
         except CancelledError:
             raise NotOpen(_CLOSED) from None
         except BaseException:
@@ -94,7 +112,7 @@ class Portal:
     def start(self) -> None:
         """Start the thread and wait until it takes calls."""
         self._thread.start()
-        self._begun.result()
+        awaited(self._begun)
 
     def submit(self, function: Callable[[], Awaitable[T]]) -> Call[T]:
         """Start a coroutine. NotOpen after the end and in a forked child, ClientError in the portal's own thread."""
@@ -194,7 +212,7 @@ def call_with_function(
     call = portal.submit(functools.partial(method, handed_over))
     call.future.add_done_callback(lambda _: work.put(None))
     try:
-        while (job := work.get()) is not None:
+        while (job := _next(work)) is not None:
             job()
     except BaseException:  # an interrupt of this thread
         call.cancel()
@@ -251,7 +269,7 @@ class Held(Generic[T]):
         """Open it; what it gives, or the error that it raises."""
         self._life = self._portal.submit(self._hold)
         try:
-            return self._entered.result()
+            return awaited(self._entered)
         except CancelledError:
             raise NotOpen(_CLOSED) from None
         except BaseException:
