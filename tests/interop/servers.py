@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Literal
 
@@ -109,7 +110,7 @@ def answers(address: str) -> bool:
 
 
 @attrs.define(kw_only=True)
-class Server:
+class Server(ABC):
     """One broker, with a name server in it or not."""
 
     name: str
@@ -138,9 +139,9 @@ class Server:
         """The folder that a kill leaves behind."""
         return self.home / "store"
 
+    @abstractmethod
     def command(self) -> list[str]:
         """What starts it."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start, and wait until the broker answers and its name servers know it."""

@@ -10,6 +10,7 @@ Formats: ``docs/reference/store-format.md``; sources: Apache ConsumeQueue, Batch
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import attrs
@@ -47,7 +48,7 @@ class Position:
     tags_code: int
 
 
-class BaseQueue:
+class BaseQueue(ABC):
     """What both kinds share. Queue offsets count messages, log offsets are bytes in the commit log."""
 
     is_batch = False
@@ -71,19 +72,19 @@ class BaseQueue:
         self.dropped = False
 
     @property
+    @abstractmethod
     def max_offset(self) -> int:
         """Offset behind the last message that readers can see."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(
         self, queue_offset: int, count: int, log_offset: int, size: int, tags_code: int, ms: int
     ) -> bool:
         """Add an entry; False for one that is there already."""
-        raise NotImplementedError
 
+    @abstractmethod
     def positions(self, queue_offset: int, limit: int) -> Iterator[Position]:
         """Entries from the one that holds `queue_offset`, at most `limit`. May raise ColdData while iterating."""
-        raise NotImplementedError
 
     def log_offset_at(self, queue_offset: int) -> int:
         """Log offset of the record that holds `queue_offset`, -1 without an entry."""
@@ -127,8 +128,9 @@ class BaseQueue:
                 segments.drop_segment(start)
         return self.min_offset
 
+    @abstractmethod
     def _byte_position(self, queue_offset: int) -> int:
-        raise NotImplementedError
+        """Where the entry that holds `queue_offset` begins in the files."""
 
 
 class ConsumeQueue(BaseQueue):
