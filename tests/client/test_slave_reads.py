@@ -119,9 +119,8 @@ async def test_waiting_at_a_slave_without_a_master_is_no_busy_loop(autojump_cloc
         await send(cluster, *numbered(0, 4))
         await trio.sleep(FOLLOWED_S)
         await master.kill()
-        await trio.sleep(
-            3
-        )  # the broken link made the slave ask the name server, which has seen it too
+        # The broken link makes the slave ask the name server, which has seen it, too.
+        await trio.sleep(3)
         async with consumer(cluster, "W"):
             await trio.sleep(5)
             pulls.clear()

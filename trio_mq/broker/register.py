@@ -258,13 +258,11 @@ class Registrar:
             try:
                 members = _members(reply.body)
             except BodyError as error:
-                if (
-                    not line.garbled
-                ):  # once, not every second: a new registration would change nothing
-                    line.garbled = True
-                    log.warning(
-                        "%s: its members of our name cannot be read: %s", link.address, error
-                    )
+                # Told once, not every second, and no reason to register anew: that would change nothing.
+                if not line.garbled:
+                    what = "%s: its members of our name cannot be read: %s"
+                    log.warning(what, link.address, error)
+                line.garbled = True
                 continue
             line.garbled = False
             is_new = self._news.has_members(line.state.address, members)

@@ -244,9 +244,8 @@ class SlaveLink:
         offset, self.next = self.next, self.next + len(data)
         sent = pieces(data, offset, self._batch)
         await self._send(sent)
-        self._flow.sent(
-            len(sent), self._sent_s
-        )  # heartbeats are free: they must not wait, nor keep the log waiting
+        # Heartbeats are free: they must not wait, nor keep the log waiting.
+        self._flow.sent(len(sent), self._sent_s)
         return True
 
     async def _read_log(self, size: int) -> bytes:
