@@ -294,6 +294,26 @@ async def test_order_is_kept_when_the_broker_is_started_again(small, autojump_cl
         work.check(4, 50, repeats=40)
 
 
+@pytest.mark.parametrize("later_s", [0.1 * tenth for tenth in range(10)])
+async def test_a_connection_that_breaks_for_a_moment_stops_no_queue(small, autojump_clock, later_s):
+    """Its messages are all here, so no pull wakes a queue again that was not ours when its turn came."""
+    async with small as cluster:
+        await cluster.create_topic("T", 1)
+        await send(cluster, 30, queues=1)
+        (node,) = cluster.brokers
+        work = Work(work_s=0.1)
+        with cluster.client_at("10.9.0.1"):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(partial(member, cluster, work, "a"))
+                await work.until(5)
+                await trio.sleep(later_s)
+                for wire in cluster.network.between("10.9.0.1", node.host):
+                    wire.reset()
+                await work.until(30, 10)
+                nursery.cancel_scope.cancel()
+        work.check(1, 30, repeats=15)
+
+
 async def test_a_lock_that_is_lost_stops_handing_out_until_it_is_ours_again(autojump_clock, caplog):
     async with SimulatedCluster(delay_s=0.001) as cluster:
         await cluster.create_topic("T", 1)

@@ -68,21 +68,29 @@ class QueueLocks:
         lock = self._held.get(queue)
         return 0.0 if lock is None or lock.link.closed else lock.until_s
 
-    def due(self, queues: Iterable[MessageQueue], now_s: float) -> list[MessageQueue]:
-        """Those whose renewal is due: an interval is over since their broker gave the lock."""
+    async def renew(self, queues: Iterable[MessageQueue]) -> None:
+        """Renew the locks of queues that are ours, when an interval is over since their broker gave them.
+
+        A queue that was lost is not ours again by this, even if nobody else has it: who holds it has to learn of it.
+        """
+        now_s = anyio.current_time()
         rest_s = self.interval_s * (INTERVALS_VALID - 1)
-        return [queue for queue in queues if not self.is_locked(queue, now_s + rest_s)]
+        due = [queue for queue in queues if now_s < self.until_s(queue) <= now_s + rest_s]
+        await self._lock_all(due, renew=True)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> None:
-        """Ask for locks, or renew them: all brokers at the same time, one request for each.
+        """Ask for locks: all brokers at the same time, one request for each.
 
         Queues that somebody else has are not ours afterwards; those of a broker that does not answer stay as they are.
         """
+        await self._lock_all(queues, renew=False)
+
+    async def _lock_all(self, queues: Iterable[MessageQueue], *, renew: bool) -> None:
         async with anyio.create_task_group() as asking:
             for broker_name, several in _by_broker(queues).items():
-                asking.start_soon(self._lock_at, broker_name, several)
+                asking.start_soon(self._lock_at, broker_name, several, renew)
 
-    async def _lock_at(self, broker_name: str, queues: list[MessageQueue]) -> None:
+    async def _lock_at(self, broker_name: str, queues: list[MessageQueue], renew: bool) -> None:
         began_s = anyio.current_time()
         before = self._link(broker_name)
         named = await self._ask(broker_name, RequestCode.LOCK_BATCH_MQ, queues)
@@ -91,6 +99,8 @@ class QueueLocks:
             return  # no answer, or one over a connection that is gone
         for queue in queues:
             if queue in named:
+                if renew and not self.is_locked(queue, anyio.current_time()):
+                    continue
                 until_s = began_s + self.interval_s * INTERVALS_VALID
                 self._held[queue] = _Lock(until_s, link)
                 continue

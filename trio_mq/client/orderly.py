@@ -209,14 +209,12 @@ class Orderly:
         """Renew locks, and begin queues anew whose lock was lost, until cancelled."""
         while True:
             await anyio.sleep(min(LOOK_S, self._locks.interval_s / 4))
-            held = [process.queue for process in queues.process_queues()]
-            due = self._locks.due({*held, *self._leaving}, anyio.current_time())
-            if due:
-                await self._locks.lock(due)
+            held = {process.queue for process in queues.process_queues()}
+            await self._locks.renew(held | self._leaving)
             now_s = anyio.current_time()
             for process in queues.process_queues():
                 process.locked_until_s = self._locks.until_s(process.queue)
-                if process.queue in held and not self._locks.is_locked(process.queue, now_s):
+                if not self._locks.is_locked(process.queue, now_s):
                     log.warning(
                         "%r is not ours any more; it goes on when it is locked again", process
                     )
