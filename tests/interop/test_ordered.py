@@ -23,12 +23,21 @@ from .java_client import (
 from .scenes import all_queues, exactly
 
 
+def orderly(java: Java, cluster: Cluster, group: str, topic: str, tag: str = "*") -> Push:
+    """A consumer with an orderly listener that begins at the first message."""
+    return java.push(cluster.ns, group, (topic, tag), orderly=True, start="FIRST_OFFSET")
+
+
 def listeners(
     java: Java, cluster: Cluster, topic: str, count: int = 1, tag: str = "*"
 ) -> list[Push]:
-    """Consumers of one group with an orderly listener."""
+    """Consumers of one group with an orderly listener.
+
+    They begin at the first message: Java's asks once more where to begin when it pulls an ordered queue for the first
+    time, and from the end it would leave out what was sent since the queue became its own.
+    """
     group = cluster.group()
-    consumers = [java.push(cluster.ns, group, (topic, tag), orderly=True) for _ in range(count)]
+    consumers = [orderly(java, cluster, group, topic, tag) for _ in range(count)]
     wait_assigned(consumers, topic, cluster.queues)
     return consumers
 
@@ -119,13 +128,13 @@ def test_b055_two_groups_and_two_tags(java: Java, cluster3: Cluster) -> None:
 
 def test_locks_are_given_back_to_the_next_consumer(java: Java, cluster: Cluster) -> None:
     topic, group = cluster.topic(), cluster.group()
-    first = java.push(cluster.ns, group, (topic, "*"), orderly=True)
+    first = orderly(java, cluster, group, topic)
     wait_all_queues([first], topic, 8)
     queues, producer = all_queues(topic, cluster), java.producer(cluster.ns)
     fill(producer, queues, range(5))
     exactly(first, 40)
     first.stop()
-    second = java.push(cluster.ns, group, (topic, "*"), orderly=True)
+    second = orderly(java, cluster, group, topic)
     fill(producer, queues, range(5, 10))
     exactly(second, 40, timeout_s=40)
     ordered([second])
