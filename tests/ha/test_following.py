@@ -7,6 +7,7 @@ import attrs
 import pytest
 import trio
 
+from tests.ha.following import copied, forward, replica, send
 from tests.ha.synchronous import TOPIC, in_sync, log_end, primary, sync_cluster
 from trio_mq import Message, Producer, SendStatus
 from trio_mq.config import Address, FlushDiskType
@@ -14,31 +15,6 @@ from trio_mq.config.ha import BrokerRole
 from trio_mq.ha.states import LinkState
 from trio_mq.testing.cluster import SimulatedCluster
 from trio_mq.testing.topics import forget
-
-
-def replica(node):
-    return node.inside.replication.replica
-
-
-def data(node):
-    log = node.inside.store.log
-    return log.segments.read(log.written, 0) if log.written else b""
-
-
-async def send(cluster, count=20, size=100):
-    async with Producer(cluster.nameserver) as producer:
-        for n in range(count):
-            await producer.send(Message(TOPIC, b"%06d" % n * (size // 6)))
-
-
-async def copied(master, slave, limit_s=30.0):
-    """Wait until the slave has all that the master has; how long that took."""
-    began_s = trio.current_time()
-    with trio.fail_after(limit_s):
-        while log_end(slave) != log_end(master):  # noqa: ASYNC110 - nobody tells
-            await trio.sleep(0.05)
-    assert data(slave) == data(master)
-    return trio.current_time() - began_s
 
 
 def pair(**ha):
@@ -92,29 +68,9 @@ async def test_c068_a_wrong_address_is_told_and_after_the_repair_sends_are_safe_
             assert f"cannot reach {wrong}" in replica(slave).view.last_error
             assert primary(master).slaves == ()
             # The network is repaired: the name leads to the master now.
-            await _forward(cluster, wrong, Address(master.host, 10912))
+            await forward(cluster, wrong, Address(master.host, 10912))
             await in_sync(master, 2, 6.0)
             assert (await producer.send(Message(TOPIC, b"late"))).status is SendStatus.OK
-
-
-async def _forward(cluster, at, to):
-    """A machine that hands connections to another one."""
-    from trio_mq.testing.hosts import MemoryHost
-
-    host = MemoryHost(cluster.network, at.host)
-    port = host.listen(at.host, at.port, purpose="test")
-
-    async def pump(source, sink):
-        while found := await source.receive_some(65536):
-            await sink.send_all(found)
-
-    async def joined(stream, _peer):
-        far = await host.open_stream(to, 5.0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pump, stream, far)
-            nursery.start_soon(pump, far, stream)
-
-    await cluster._nursery.start(host.serve_streams, [port], joined)
 
 
 @pytest.mark.parametrize("away_s", [0.2, 3, 30])

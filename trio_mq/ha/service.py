@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import attrs
 import trio
 
 from trio_mq.broker.follow import Follower
@@ -21,6 +22,7 @@ from trio_mq.config import Address, Settings, parse_address
 from trio_mq.errors import PeerUnavailable, RequestRefused
 from trio_mq.ha.continuity import Continuity
 from trio_mq.ha.copylog import LogCopy
+from trio_mq.ha.masterasks import MasterAsks, Unanswered
 from trio_mq.ha.primary import Primary
 from trio_mq.ha.replica import Replica
 from trio_mq.ha.runtime import HARuntime, SlaveSide
@@ -60,8 +62,10 @@ class Replication:
             )
         #: What copies the tables; set on a slave before :meth:`follow` runs.
         self.tables: Follower | None = None
-        #: Where the master answers requests, as far as name servers tell.
+        #: Where the master answers requests, as name servers tell or as it was found beside `haMasterAddress`.
         self.master: Address | None = None
+        #: Where it was found beside `haMasterAddress`, None as long as it was not.
+        self._beside: Address | None = None
         #: Called when the link to the master broke or came up: name servers may know more about it.
         self.link_changed: Callable[[], None] | None = None
         self._pool: LinkPool | None = None
@@ -70,10 +74,10 @@ class Replication:
     def master_told(self, master: Address | None, ha_address: Address | None) -> None:
         """What name servers say about the master of a slave.
 
-        Without a master the log is still asked for where it was, and tables are not.
+        Without a master the log is still asked for where it was, and tables are not, unless settings name the master.
         """
         if self.tables is not None:
-            self.tables.follow(master)
+            self.tables.follow(master or self._beside)
         if master is not None:
             self.master = master
         if self.replica is not None:
@@ -112,14 +116,40 @@ class Replication:
 
     async def ask(self, command: Command) -> Command:
         """The master's answer to a request, whatever it is; PeerUnavailable."""
-        if self.master is None or self._pool is None:
-            raise PeerUnavailable("no name server has told where the master answers requests")
-        pool, master = self._pool, self.master
+        if self.master is None:
+            self._beside = await self._beside_given()
+            self.master_told(self._beside, None)
+        assert self.master is not None
+        return await self._ask_at(self.master, command)
+
+    async def _ask_at(self, address: Address, command: Command) -> Command:
+        pool = self._pool
+        assert pool is not None, "it is asked while it follows"
         try:
-            return await pool.call(master, command, ASK_LIMIT_S)
+            return await pool.call(address, command, ASK_LIMIT_S)
         except PeerUnavailable:
-            await pool.drop(master)  # it may be half-open: the next question gets a new connection
+            await pool.drop(address)  # may be half-open: the next question gets a new connection
             raise
+
+    async def _beside_given(self) -> Address:
+        """Where the master of `haMasterAddress` answers requests, if that is the port below; PeerUnavailable.
+
+        It is only believed if it says that its slaves connect to that port.
+        """
+        given = self._settings.master_address
+        if given is None or given.port < 2:
+            raise PeerUnavailable("no name server has told where the master answers requests")
+        beside = attrs.evolve(given, port=given.port - 1)
+        try:
+            run = await MasterAsks(partial(self._ask_at, beside)).run()
+        except Unanswered as error:
+            raise PeerUnavailable(str(error)) from error
+        if run is None or not run.address.endswith(f":{given.port}"):
+            raise PeerUnavailable(
+                f"no name server has told where the master answers requests, and at {beside}, the usual place, is "
+                f"no broker with slaves at port {given.port}"
+            )
+        return beside
 
     # -- the stage around the broker -------------------------------------------------------------------------
 
