@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from tests.recovery.stores import QUEUE_FILE_ENTRIES, SEGMENT_BYTES, World
+from trio_mq.lookinside import verify as verifying
 from trio_mq.lookinside.feed import Feed, make_feed
 from trio_mq.lookinside.findings import KEPT_OF_A_KIND, Kind, Report
 from trio_mq.lookinside.verify import StateLook
@@ -21,8 +22,10 @@ from trio_mq.protocol.layout import (
     index_slot_position,
 )
 from trio_mq.protocol.verdict import Whole
+from trio_mq.recovery.survey import Bad, Piece, survey
+from trio_mq.store.segments import Segments
 
-from .support import checked, kinds
+from .support import checked, kinds, view_of
 
 SLOTS = 50
 
@@ -142,6 +145,30 @@ async def test_a_torn_tail(memory_world: World) -> None:
     memory_world.write_log(bytes(20), last + 100)
     report = checked(memory_world)
     assert report.totals[Kind.LOG_TORN] + report.totals[Kind.LOG_DAMAGED] == 1
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["running", "closed"])
+async def test_records_that_a_broker_stores_while_they_are_looked_at(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch, kill: bool
+) -> None:
+    """Where the log ended there is a record a moment later, and one behind it; no broker writes without its marker."""
+    offsets = await memory_world.filled(60, kill=kill)
+    at = offsets[-2]
+    newer = memory_world.read_log(offsets[-1] - at, at)
+    memory_world.write_log(bytes(len(newer)), at)
+
+    def beside_a_broker(segments: Segments) -> Iterator[Piece]:
+        for piece in survey(segments):
+            if isinstance(piece, Bad):
+                assert (piece.begin, piece.end) == (at, offsets[-1])
+                memory_world.write_log(newer, at)
+            yield piece
+
+    monkeypatch.setattr(verifying, "survey", beside_a_broker)
+    with view_of(memory_world) as view:
+        report = verifying.verify(view, StateLook(), lambda *_: None)
+    assert report.totals[Kind.LOG_DAMAGED] == (not kill)
+    assert report.counted["records"] == 60 - (2 if kill else 1)
 
 
 async def test_a_missing_segment(memory_world: World) -> None:

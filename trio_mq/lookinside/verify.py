@@ -58,7 +58,7 @@ def verify(view: StoreView, state: StateLook, progress: Progress) -> Report:
         index = IndexCheck(view, files, report, damage, unclean=unclean)
         # Ends of queues and index are known by now. What a broker stores from here on is behind them.
         view.log.load(mend=True)
-        _log(view, report, damage, queues, index, progress)
+        _log(view, report, damage, queues, index, progress, unclean=unclean)
         if queues is not None:
             queues.finish()
             report.counted["queues"] = queues.queues
@@ -113,6 +113,8 @@ def _log(
     queues: QueueCheck | None,
     index: IndexCheck,
     progress: Progress,
+    *,
+    unclean: bool,
 ) -> None:
     segments = view.log
     begin = segments.start
@@ -122,11 +124,7 @@ def _log(
     for piece in survey(segments):
         if isinstance(piece, Bad | Missing):
             feed.flush()  # what lies before the damage does not know of it yet
-        if (
-            isinstance(piece, Bad)
-            and queues is not None
-            and _was_being_written(queues, view, piece)
-        ):
+        if isinstance(piece, Bad) and unclean and _was_being_written(view, piece):
             break
         if isinstance(piece, Bad):
             damage.add(piece.begin, piece.end)
@@ -152,10 +150,8 @@ def _log(
     report.counted["recordBytes"] = log_bytes
 
 
-def _was_being_written(queues: QueueCheck, view: StoreView, piece: Bad) -> bool:
-    """Whether what looked torn at the end of the log is a record now."""
-    if not queues.unclean or piece.end != view.log.end:
-        return False
+def _was_being_written(view: StoreView, piece: Bad) -> bool:
+    """Whether what looked torn is a record now: there the log ended when it was read, whatever came behind since."""
     return record_at(view.log, piece.begin, check_crc=True) is not None
 
 
