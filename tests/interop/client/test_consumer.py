@@ -145,7 +145,7 @@ async def main():
         await consumer.run(handler)
 
 try:
-    trio.run(main)
+    trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
 except* KeyboardInterrupt:
     pass
 """
