@@ -1,4 +1,4 @@
-"""What tests of whole pairs do: send, wait until all is copied, hand connections on."""
+"""What tests of whole pairs do: send, wait until all is copied, lose what is copied, hand connections on."""
 
 import trio
 
@@ -33,6 +33,19 @@ async def copied(master, slave, limit_s=30.0):
             await trio.sleep(0.05)
     assert data(slave) == data(master)
     return trio.current_time() - began_s
+
+
+async def lose_tail(cluster, master, slave):
+    """The master loses its newest messages in a power cut, and the slave has them; where both logs end then."""
+    await trio.sleep(30)  # all that was sent before is on the disk
+    kept = log_end(master)
+    await send(cluster, 40)
+    await copied(master, slave)
+    ahead = log_end(slave)
+    await master.crash(1, keep="none")
+    await master.start()
+    assert log_end(master) == kept < ahead - 4096
+    return kept, ahead
 
 
 async def forward(cluster, at, to):

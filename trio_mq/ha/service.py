@@ -62,9 +62,9 @@ class Replication:
             )
         #: What copies the tables; set on a slave before :meth:`follow` runs.
         self.tables: Follower | None = None
-        #: Where the master answers requests, as name servers tell or as it was found beside `haMasterAddress`.
+        #: Where the master answers requests, as far as name servers tell.
         self.master: Address | None = None
-        #: Where it was found beside `haMasterAddress`, None as long as it was not.
+        #: Where it was found beside `haMasterAddress`; counts while no name server has told anything.
         self._beside: Address | None = None
         #: Called when the link to the master broke or came up: name servers may know more about it.
         self.link_changed: Callable[[], None] | None = None
@@ -116,11 +116,12 @@ class Replication:
 
     async def ask(self, command: Command) -> Command:
         """The master's answer to a request, whatever it is; PeerUnavailable."""
-        if self.master is None:
+        if self.master is None and self._beside is None:
             self._beside = await self._beside_given()
-            self.master_told(self._beside, None)
-        assert self.master is not None
-        return await self._ask_at(self.master, command)
+            self.master_told(self.master, None)
+        master = self.master or self._beside
+        assert master is not None
+        return await self._ask_at(master, command)
 
     async def _ask_at(self, address: Address, command: Command) -> Command:
         pool = self._pool
